@@ -18,6 +18,9 @@ EPILOG = """
 [bold]Exit codes[/bold]  0 success
 """
 
+_BOUNDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
+"""Pydantic leaves its own names of bounds in a schema if a function, such as the check for booleans, comes before them."""
+
 
 def command(
     openapi: Annotated[
@@ -54,7 +57,20 @@ def json_schema() -> dict[str, Any]:
         schema["properties"][key] = definitions[block.capitalize()]["properties"][key]
     _accept_encoding_for_kind(definitions["FeatureColumn"])
     definitions["SourceSpec"] = _source(definitions)
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **_name_bounds(schema)}
+
+
+def _name_bounds(schema: Any) -> Any:
+    """Return a part of a schema with JSON Schema's keywords for bounds, where pydantic leaves those of its own."""
+    if isinstance(schema, list):
+        return [_name_bounds(value) for value in schema]
+    if not isinstance(schema, dict):
+        return schema
+    # A field may have the name of a bound, too. Its value is a schema and no number.
+    return {
+        _BOUNDS.get(key, key) if isinstance(value, int | float) else key: _name_bounds(value)
+        for key, value in schema.items()
+    }
 
 
 def _accept_encoding_for_kind(column: dict[str, Any]) -> None:

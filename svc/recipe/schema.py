@@ -24,7 +24,7 @@ from svc.recipe.algorithms import (
 )
 from svc.recipe.filter_tree import either, parse_row_filter
 from svc.recipe.serving_schema import ItemMetadata, Popular, Serving
-from svc.recipe.source_options import IS_NUMBER, Block, Located, Name, Positive, SourceSpec, bare_off
+from svc.recipe.source_options import Block, Located, Name, Number, Positive, SourceSpec, bare_off
 from svc.recipe.training_schema import (
     Age,
     Features,
@@ -40,7 +40,6 @@ INCUMBENT: Final = "incumbent"
 BASELINE: Final = "TopPop"
 GUARDED: Final = ("catalog_coverage", "n_users", "n_items")
 
-AboveZero = Annotated[float, Field(gt=0, allow_inf_nan=False), IS_NUMBER]
 TimeUnit = Literal["s", "ms", "us", "ns"]
 
 
@@ -84,9 +83,9 @@ class InteractionSchema(Block):
 class MaxChange(Block):
     """The permitted change of the data since the last training, up or down: 0.5 allows 50%."""
 
-    n_rows: AboveZero | None = None
-    n_users: AboveZero | None = None
-    n_items: AboveZero | None = None
+    n_rows: Annotated[Number, Field(gt=0)] | None = None
+    n_users: Annotated[Number, Field(gt=0)] | None = None
+    n_items: Annotated[Number, Field(gt=0)] | None = None
 
 
 class Cleansing(Block):
@@ -99,7 +98,7 @@ class Cleansing(Block):
         "their items are not recommended to that user, as seen ones are not.",
     )
     drop_null_ids: bool = True
-    event_weights: dict[str, AboveZero | Literal["exclude"]] | None = Field(
+    event_weights: dict[str, Annotated[Number, Field(gt=0)] | Literal["exclude"]] | None = Field(
         default=None,
         description="Weight by event; `exclude`: no interaction, and that user never sees the item. Rows of other "
         "events are dropped.",
@@ -150,8 +149,8 @@ def _baseline(name: object) -> object:
     return BASELINE if short == BASELINE.lower() else name
 
 
-HighestChange = Annotated[float, Field(ge=0, allow_inf_nan=False), IS_NUMBER]
-LowestChange = Annotated[float, Field(ge=-1, allow_inf_nan=False), IS_NUMBER]
+HighestChange = Annotated[Number, Field(ge=0)]
+LowestChange = Annotated[Number, Field(ge=-1)]
 Opponent = Annotated[Literal["incumbent", "TopPop"], BeforeValidator(_baseline)]
 
 
@@ -194,7 +193,7 @@ class Promotion(Block):
     min_relative_change: LowestChange = Field(
         default=-0.01, description="Of the training metric; the lower end of each interval must reach it."
     )
-    confidence: Annotated[float, Field(ge=0.5, le=0.999, allow_inf_nan=False), IS_NUMBER] = 0.95
+    confidence: Annotated[Number, Field(ge=0.5, le=0.999)] = 0.95
     guardrails: Guardrails = Field(
         default_factory=Guardrails, description="Bounds of relative changes from the incumbent."
     )

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, AwareDatetime, Field, ValidationInfo, field_validator, model_validator
 
 from svc.recipe.filter_tree import GROUPS, FilterProblem, Kind, parse_filter
-from svc.recipe.source_options import IS_NUMBER, IS_WHOLE, Block, Name, SourceSpec, unique_by_name, unique_names
+from svc.recipe.source_options import Block, Name, Number, SourceSpec, Whole, unique_by_name, unique_names
 from svc.recipe.training_schema import Age, seconds
 
 RESERVED_FIELDS = frozenset({"item_id", "score"})  # keys that every recommended item already has
@@ -70,8 +70,8 @@ class Availability(Block):
     source: SourceSpec
     id_column: Name
     mode: Literal["allow", "deny"] = Field(description="allow: only these items; deny: all but these.")
-    refresh_seconds: Annotated[float, Field(ge=5, le=86_400, allow_inf_nan=False), IS_NUMBER] = 60
-    max_stale_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False), IS_NUMBER] | None = Field(
+    refresh_seconds: Annotated[Number, Field(ge=5, le=86_400)] = 60
+    max_stale_seconds: Annotated[Number, Field(gt=0)] | None = Field(
         default=None,
         description="Age in seconds from which the list is too old: allow answers 503, deny logs it. null: never.",
     )
@@ -91,14 +91,14 @@ class NewItems(Block):
     """A list of items that are not in the training data. The server reads it again every `refresh_seconds`."""
 
     source: SourceSpec = Field(description="Has the id column and the columns of features.item.")
-    refresh_seconds: Annotated[float, Field(ge=5, le=86_400, allow_inf_nan=False), IS_NUMBER] = 300
-    max_items: Annotated[int, Field(ge=1, le=100_000), IS_WHOLE] = Field(
+    refresh_seconds: Annotated[Number, Field(ge=5, le=86_400)] = 300
+    max_items: Annotated[Whole, Field(ge=1, le=100_000)] = Field(
         default=10_000, description="A longer list is refused, and the last one stays."
     )
-    max_share: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), IS_NUMBER] | None = Field(
+    max_share: Annotated[Number, Field(ge=0, le=1)] | None = Field(
         default=NEW_ITEMS_SHARE, description="Of the first n items of a ranking, for every n; null: no bound."
     )
-    min_share: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), IS_NUMBER] = Field(
+    min_share: Annotated[Number, Field(ge=0, le=1)] = Field(
         default=0, description="Share of new items as long as there are new candidates, regardless of their scores."
     )
 
@@ -133,21 +133,21 @@ class ServingLimit(Block):
     """The most items in an answer with the same value of a field."""
 
     field: Name
-    max: Annotated[int, Field(ge=1, le=1000), IS_WHOLE]
+    max: Annotated[Whole, Field(ge=1, le=1000)]
 
 
 class ServingBoost(Timed):
     """A factor that ranks the items that satisfy a filter higher or lower."""
 
     filter: dict[str, Any]
-    factor: Annotated[float, Field(ge=0.1, le=10, allow_inf_nan=False), IS_NUMBER]
+    factor: Annotated[Number, Field(ge=0.1, le=10)]
 
 
 class ServingPin(Timed):
     """An item at a fixed position of the whole ranking, from 0."""
 
     item_id: Name
-    position: Annotated[int, Field(ge=0, le=999), IS_WHOLE]
+    position: Annotated[Whole, Field(ge=0, le=999)]
 
 
 class Popular(Block):
@@ -178,7 +178,7 @@ class Popular(Block):
 class Rehearsal(Block):
     """The conditions for a new model to replace the served one."""
 
-    min_known_users: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), IS_NUMBER] = Field(
+    min_known_users: Annotated[Number, Field(ge=0, le=1)] = Field(
         description="Share of the served model's users that the new model must know."
     )
 
@@ -196,7 +196,7 @@ class Serving(Block):
         default=None,
         description="Weights of choices by age, in the ranking by popularity. null: all choices count alike.",
     )
-    diversity: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), IS_NUMBER] = Field(
+    diversity: Annotated[Number, Field(ge=0, le=1)] = Field(
         default=0, description="0: the best items; 1: as unlike each other as possible."
     )
     limits: Annotated[tuple[ServingLimit, ...], Field(max_length=4)] = ()

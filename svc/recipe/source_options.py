@@ -34,12 +34,9 @@ def bare_off(mode: object) -> object:
     return "off" if mode is False else mode
 
 
-# A bound stands before these two, because the JSON Schema lacks a bound that stands after them.
-IS_WHOLE = BeforeValidator(_whole)
-IS_NUMBER = BeforeValidator(_number)
-Whole = Annotated[int, IS_WHOLE]
-Number = Annotated[float, Field(allow_inf_nan=False), IS_NUMBER]
-Positive = Annotated[int, Field(ge=1), IS_WHOLE]
+Whole = Annotated[int, BeforeValidator(_whole)]
+Number = Annotated[float, BeforeValidator(_number), Field(allow_inf_nan=False)]
+Positive = Annotated[Whole, Field(ge=1)]
 Name = Annotated[str, Field(min_length=1, max_length=1024)]
 SHA256_PATTERN = "^[0-9a-fA-F]{64}$"
 DSN_PATTERN = "^SVC_RECIPE_[A-Za-z0-9_]+$"
@@ -115,7 +112,7 @@ class CsvOptions(FileOptions):
 
     delimiter: Annotated[str, Field(min_length=1, max_length=1)] = Field(default=",", description="One character.")
     encoding: str = Field(default="utf-8", description="Any encoding that Python knows.")
-    header: Annotated[int, Field(ge=0, le=1000), IS_WHOLE] | None = Field(
+    header: Annotated[Whole, Field(ge=0, le=1000)] | None = Field(
         default=0, description="Row of the column names, from 0; null: none, the columns are named 0, 1, 2, …"
     )
     dtype: dict[str, Dtype] = Field(default_factory=dict, description="Type of a column by its name.")
@@ -150,8 +147,8 @@ class SqlOptions(QueryOptions):
     dsn_env: Annotated[str, Field(pattern=DSN_PATTERN)] = Field(
         description="Name of the SVC_RECIPE_* variable that holds the SQLAlchemy URL; the URL itself never stands here."
     )
-    connect_timeout_seconds: Annotated[int, Field(ge=1, le=600), IS_WHOLE] = 10
-    statement_timeout_seconds: Annotated[int, Field(ge=1, le=86_400), IS_WHOLE] = 300
+    connect_timeout_seconds: Annotated[Whole, Field(ge=1, le=600)] = 10
+    statement_timeout_seconds: Annotated[Whole, Field(ge=1, le=86_400)] = 300
 
 
 class BigQueryOptions(QueryOptions):

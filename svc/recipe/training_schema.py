@@ -23,8 +23,6 @@ from svc.recipe.algorithms import (
 )
 from svc.recipe.filter_tree import Kind
 from svc.recipe.source_options import (
-    IS_NUMBER,
-    IS_WHOLE,
     Block,
     Name,
     Number,
@@ -37,8 +35,7 @@ from svc.recipe.source_options import (
 )
 
 Recency = Annotated[
-    Literal["search", "off"] | Annotated[float, Field(ge=0, le=MOST_RECENCY, allow_inf_nan=False), IS_NUMBER],
-    BeforeValidator(bare_off),
+    Literal["search", "off"] | Annotated[Number, Field(ge=0, le=MOST_RECENCY)], BeforeValidator(bare_off)
 ]
 
 _SECONDS_OF_UNITS: Final = {"min": 60, "h": 3600, "d": 86_400, "w": 604_800, "y": 31_557_600}
@@ -50,8 +47,8 @@ Metric = Annotated[
     BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value),
 ]
 Scheme = Literal["random", "time_user", "time_global", "leave_one_out"]
-Seed = Annotated[int, Field(ge=0, lt=2**32), IS_WHOLE]
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False), IS_NUMBER]
+Seed = Annotated[Whole, Field(ge=0, lt=2**32)]
+Seconds = Annotated[Number, Field(gt=0)]
 Algorithm = Annotated[str, AfterValidator(canonical_name)]
 Ranker = Annotated[Literal["search", "off"], BeforeValidator(bare_off)]
 Searched = bool | Whole | Number | str
@@ -181,9 +178,9 @@ class Split(Block):
         description="Default with a schema.time_column: time_user, else random. The time schemes need that column. "
         "leave_one_out holds out the latest item of each user.",
     )
-    heldout_ratio: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False), IS_NUMBER] = 0.1
-    test_user_ratio: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False), IS_NUMBER] = 1.0
-    test: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False), IS_NUMBER] = Field(
+    heldout_ratio: Annotated[Number, Field(gt=0, lt=1)] = 0.1
+    test_user_ratio: Annotated[Number, Field(gt=0, le=1)] = 1.0
+    test: Annotated[Number, Field(ge=0, lt=1)] = Field(
         default=0.0, description="Share of the users with held-out items to score only the winner on, once."
     )
     seed: Seed = 42
@@ -192,20 +189,20 @@ class Split(Block):
 class Training(Block):
     algorithms: Annotated[tuple[Algorithm, ...], Field(min_length=1)] = DEFAULT_ALGORITHMS
     metric: Metric = "ndcg"
-    cutoff: Annotated[int, Field(ge=1, le=1_000_000), IS_WHOLE] = 20
+    cutoff: Annotated[Whole, Field(ge=1, le=1_000_000)] = 20
     n_trials: Positive = Field(default=40, description="Budget of the whole search, divided among the algorithms.")
-    per_algorithm_trials: dict[Algorithm, Annotated[int, Field(ge=0), IS_WHOLE]] | None = Field(
+    per_algorithm_trials: dict[Algorithm, Annotated[Whole, Field(ge=0)]] | None = Field(
         default=None, description="Budget of single algorithms; 0 drops one."
     )
     search_space: dict[Algorithm, dict[str, tuple[Searched, ...]]] | None = Field(
         default=None, description="Bounds, [lowest, highest], or choices of single parameters, by algorithm."
     )
-    parallelism: Annotated[int, Field(ge=1, le=256), IS_WHOLE] | None = Field(
+    parallelism: Annotated[Whole, Field(ge=1, le=256)] | None = Field(
         default=None, description="Trials at once, each in a process of its own; by default all cores."
     )
     timeout_seconds: Seconds | None = None
     per_trial_timeout_seconds: Seconds | None = None
-    max_rank_ms: Annotated[float, Field(gt=0, le=60_000, allow_inf_nan=False), IS_NUMBER] | None = Field(
+    max_rank_ms: Annotated[Number, Field(gt=0, le=60_000)] | None = Field(
         default=None,
         description="Processor milliseconds of a single ranking above which a trial cannot win, on the training host.",
     )
@@ -302,7 +299,7 @@ class FeatureColumn(Block):
         default="|", description="Between labels of multi_label, and between the numbers of a vector that is a text."
     )
     min_frequency: Positive = Field(default=1, description="Rarer values are left out of the vocabulary.")
-    max_words: Annotated[int, Field(ge=1, le=MAX_WORDS), IS_WHOLE] = Field(
+    max_words: Annotated[Whole, Field(ge=1, le=MAX_WORDS)] = Field(
         default=8192, description="Of a text: the most words, those that most items have."
     )
     min_items: Positive = Field(default=2, description="Of a text: words of fewer items are left out.")
@@ -311,7 +308,7 @@ class FeatureColumn(Block):
         description="Of a text: word takes runs of letters and digits, char runs of 3 to 5 characters, for languages "
         "without blanks.",
     )
-    dimensions: Annotated[int, Field(ge=1, le=MAX_DIMENSIONS), IS_WHOLE] | None = Field(
+    dimensions: Annotated[Whole, Field(ge=1, le=MAX_DIMENSIONS)] | None = Field(
         default=None, description="Of a vector: how many numbers it has."
     )
 
