@@ -19,7 +19,7 @@ EPILOG = """
 """
 
 _BOUNDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
-"""Pydantic leaves its own names of bounds in a schema if a function, such as the check for booleans, comes before them."""
+"""Pydantic leaves its own names in a schema if a function, such as the check for booleans, comes before a bound."""
 
 
 def command(
