@@ -52,7 +52,7 @@ class Recommender:
 
     Methods that ask for recommendations take the request fields of the HTTP API as arguments, with the same names and
     defaults. They raise the errors of the API, such as `UnknownUser`. If no item is left, they return an empty
-    DataFrame. `filter`, `limits` and `boosts` need the `items` of `svc.load` or `svc.train`.
+    DataFrame. `filter`, `limits` and `boosts` need `items`, or after `svc.train` the recipe's `filter_fields`.
     """
 
     def __init__(
@@ -291,7 +291,7 @@ class Recommender:
     ) -> pd.DataFrame:
         """Return the users who may want an item, as `:recommend-users` of the API does.
 
-        The recipe need not have `serving.users`. The first call takes up to about 0.1 ms for each user of the model.
+        The recipe need not have `serving.users`. The first call takes longer, because it prepares all users.
 
         Args:
             item_id: An item of the training data.
@@ -491,9 +491,9 @@ def load(
         artifact: Path or URI (`s3://`, `gs://`, `az://`, `https://`) of an artifact or its pointer.
         keys: The keys that may have signed the artifact, as text in the form of `SVC_SIGNING_KEYS` or as a mapping from
             kid to 64 hex characters. None: the keys of `SVC_SIGNING_KEYS` and `SVC_VERIFY_KEYS`.
-        items: A DataFrame with one row per item. Requests can filter by its columns, and answers show them. Ids are in
-            the item column of the training, or in `item_id`. A cell with several labels is a list, or text with `|`
-            between the labels.
+        items: A DataFrame with one row per item. Requests can filter by its columns except times, and answers show all.
+            Ids are in the item column of the training, or in `item_id`. A cell with several labels is a list, or text
+            with `|` between the labels.
         new_items: A DataFrame of items that training did not see, with ids and the columns of `features.item`.
             `recommend` ranks them among the items of the model.
         new_items_share: The largest share of new items among the first n items of a ranking, for every n, 0 to 1.
