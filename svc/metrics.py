@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from svc import install_command
 from svc.errors import ConfigError
@@ -178,21 +178,15 @@ TRAINING_METRICS: tuple[Metric, ...] = (
 """Metrics that `svc train --metrics-file` writes. A server has none of them."""
 
 
-class Instrument(Protocol):
-    """The methods of a prometheus metric that callers use, already bound to its label values."""
+class Instrument:
+    """The methods of a prometheus metric that callers use, already bound to its label values. They count nothing."""
 
     def inc(self, amount: float = 1) -> None: ...
     def set(self, value: float) -> None: ...
     def observe(self, amount: float) -> None: ...
 
 
-class _Nothing:
-    def inc(self, amount: float = 1) -> None: ...
-    def set(self, value: float) -> None: ...
-    def observe(self, amount: float) -> None: ...
-
-
-_NOTHING = _Nothing()
+_NOTHING = Instrument()
 
 
 class Metrics:
@@ -229,13 +223,8 @@ class Metrics:
             registry.register(collector)
         prometheus.PlatformCollector(registry=registry)
         prometheus.GCCollector(registry=registry)
-        kinds: dict[str, Any] = {
-            "counter": prometheus.Counter,
-            "gauge": prometheus.Gauge,
-            "histogram": prometheus.Histogram,
-        }
         families = {
-            metric.name: kinds[metric.kind](
+            metric.name: getattr(prometheus, metric.kind.title())(
                 metric.name,
                 metric.help,
                 metric.labels,

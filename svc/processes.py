@@ -24,8 +24,9 @@ _PDEATHSIG, _SUBREAPER = 1, 36
 CHUNK_BYTES = 16 << 20
 ALIGNMENT = 64
 """The offset in bytes of each array in a file is a multiple of this."""
-_FIXED_SIZE = ("F_SEAL_GROW", "F_SEAL_SHRINK", "F_SEAL_SEAL")
-SEALED = ("F_SEAL_WRITE", *_FIXED_SIZE)
+# Only Linux has seals, see `require_memory_files`.
+_FIXED_SIZE: int = sum(getattr(fcntl, name, 0) for name in ("F_SEAL_GROW", "F_SEAL_SHRINK", "F_SEAL_SEAL"))
+_SEALED: int = _FIXED_SIZE | getattr(fcntl, "F_SEAL_WRITE", 0)
 
 
 def end_with(parent: int) -> None:
@@ -53,13 +54,6 @@ def require_memory_files() -> None:
         )
 
 
-def _seals(names: Iterable[str]) -> int:
-    seals = 0
-    for name in names:
-        seals |= int(getattr(fcntl, name))
-    return seals
-
-
 @contextmanager
 def _closed_on_error(descriptor: int) -> Iterator[None]:
     """Close the descriptor if the block raises.
@@ -73,13 +67,23 @@ def _closed_on_error(descriptor: int) -> Iterator[None]:
         raise
 
 
-class SealedMemory(mmap.mmap):
-    """A read-only mapping of a sealed memory file.
-
-    The file lasts until no process holds or maps it.
-    """
+class _MemoryFile(mmap.mmap):
+    """A mapping of a memory file, which lasts until no process holds or maps it."""
 
     descriptor: int
+
+    @classmethod
+    def _map(cls, descriptor: int, access: int) -> Self:
+        """Map the whole file. The mapping owns the descriptor, which is closed on an error. Raises OSError."""
+        with _closed_on_error(descriptor):
+            mapped = cls(descriptor, os.fstat(descriptor).st_size, prot=access)
+        mapped.descriptor = descriptor
+        weakref.finalize(mapped, os.close, descriptor)
+        return mapped
+
+
+class SealedMemory(_MemoryFile):
+    """A read-only mapping of a sealed memory file."""
 
     @classmethod
     def adopt(cls, descriptor: int) -> Self:
@@ -88,12 +92,9 @@ class SealedMemory(mmap.mmap):
         The descriptor is closed on an error. Raises OSError if the file is not sealed or cannot be mapped.
         """
         with _closed_on_error(descriptor):
-            if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & _seals(SEALED) != _seals(SEALED):
+            if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & _SEALED != _SEALED:
                 raise OSError("a memory file is not sealed")
-            mapped = cls(descriptor, os.fstat(descriptor).st_size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
-        mapped.descriptor = descriptor
-        weakref.finalize(mapped, os.close, descriptor)
-        return mapped
+        return cls._map(descriptor, mmap.PROT_READ)
 
     @classmethod
     def of(cls, parts: Iterable[bytes | memoryview]) -> Self:
@@ -102,7 +103,7 @@ class SealedMemory(mmap.mmap):
         with _closed_on_error(descriptor):
             size = sum(_append(descriptor, part) for part in parts)
             os.ftruncate(descriptor, max(size, 1))
-            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _seals(SEALED))
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALED)
         return cls.adopt(descriptor)
 
     @classmethod
@@ -141,13 +142,11 @@ def _append(descriptor: int, part: bytes | memoryview) -> int:
     return len(part)
 
 
-class SharedPage(mmap.mmap):
+class SharedPage(_MemoryFile):
     """Writable memory of fixed size that several processes map.
 
     Its size is sealed, so no process can shorten it while other processes use it.
     """
-
-    descriptor: int
 
     @classmethod
     def of(cls, size: int) -> Self:
@@ -155,14 +154,10 @@ class SharedPage(mmap.mmap):
         descriptor = os.memfd_create("svc-counts", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         with _closed_on_error(descriptor):
             os.ftruncate(descriptor, size)
-            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _seals(_FIXED_SIZE))
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _FIXED_SIZE)
         return cls.adopt(descriptor)
 
     @classmethod
     def adopt(cls, descriptor: int) -> Self:
         """Map the memory that another process made. The mapping owns `descriptor` from now on."""
-        with _closed_on_error(descriptor):
-            mapped = cls(descriptor, os.fstat(descriptor).st_size)
-        mapped.descriptor = descriptor
-        weakref.finalize(mapped, os.close, descriptor)
-        return mapped
+        return cls._map(descriptor, mmap.PROT_READ | mmap.PROT_WRITE)

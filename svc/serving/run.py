@@ -82,7 +82,6 @@ def serve(
     api_keys = load_api_keys(settings)
     certificate = read_certificate(settings)
     server.check_exposure(options.host, has_api_keys=bool(api_keys), insecure_no_auth=options.insecure_no_auth)
-    _check_folder(options.recipes_dir)
     if options.workers > 1:
         require_memory_files()
     listener = server.bind(options.host, options.port, unread_timeout_s=settings.client_timeout_s)
@@ -117,17 +116,10 @@ def serve(
     pack = None if fleet is None else pack_loaded
     loader = Loader(settings, keys, variables, ReplayGuard.of(settings), pack)
     try:
-        return trio.run(partial(_live, options, state, loader, listener, monitoring=monitoring, fleet=fleet))
+        with listener:
+            return trio.run(partial(_live, options, state, loader, listener, monitoring=monitoring, fleet=fleet))
     except BaseExceptionGroup as group:
         raise process.unwrap_single(group) from None
-
-
-def _check_folder(recipes_dir: Path) -> None:
-    """Raise `ConfigError` if the folder of recipes cannot be listed."""
-    try:
-        next(recipes_dir.iterdir(), None)
-    except OSError as error:
-        raise ConfigError(f"the recipes folder {recipes_dir} cannot be listed: {error.strerror}") from None
 
 
 def _signing_keys(options: ServeOptions, settings: Settings) -> SigningKeys:

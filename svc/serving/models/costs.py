@@ -7,6 +7,7 @@ measurements, because a client could then lower the class of expensive queries b
 from __future__ import annotations
 
 import math
+from collections import deque
 from enum import IntEnum
 
 from svc.model.ranking.query import Query
@@ -34,8 +35,8 @@ LARGEST_CALL = 256
 """Most queries that one call of a model scores."""
 UNKNOWN_PLAIN_S = 1e-3
 """Assumed processor seconds of a plain query before any is measured."""
-LEAST_STEP = 0.05
-"""Smallest relative change of a `Median` by a measurement."""
+MEASUREMENTS = 9
+"""The expected time of a call is the median of the last MEASUREMENTS calls, so a single slow call counts little."""
 
 
 class Cost(IntEnum):
@@ -104,28 +105,6 @@ def cost_of(query: Query) -> Cost:
     )
 
 
-class Median:
-    """A running estimate of a median. It is infinite before the first measurement.
-
-    The first measurement sets the estimate. The n-th measurement multiplies or divides it by 1 + 1/n, but at least by
-    1 + LEAST_STEP. So the first measurements count much, and a single slow measurement counts little.
-    """
-
-    __slots__ = ("_count", "value")
-
-    def __init__(self) -> None:
-        self.value = math.inf
-        self._count = 0
-
-    def learn(self, measured: float) -> None:
-        self._count += 1
-        if self._count == 1:
-            self.value = measured
-            return
-        step = 1 + max(LEAST_STEP, 1 / self._count)
-        self.value *= step if measured > self.value else 1 / step
-
-
 class PlainCosts:
     """Measured processor seconds of one model for plain queries, by the number of queries that are scored together.
 
@@ -133,11 +112,12 @@ class PlainCosts:
     """
 
     def __init__(self) -> None:
-        self._medians = [Median() for _ in range(LARGEST_CALL.bit_length() + 1)]
+        self._measured = [deque[float](maxlen=MEASUREMENTS) for _ in range(LARGEST_CALL.bit_length() + 1)]
+        self._medians = [math.inf] * len(self._measured)
 
     def measured_s(self, count: int) -> float:
         """Return the processor seconds of a call with about `count` queries, or infinity if none was measured."""
-        return self._medians[count.bit_length()].value
+        return self._medians[count.bit_length()]
 
     def expected_s(self, weight: int) -> float:
         """Return the expected processor seconds of a call that scores `weight` plain queries.
@@ -151,4 +131,7 @@ class PlainCosts:
         return weight * (one_s if one_s < math.inf else UNKNOWN_PLAIN_S)
 
     def learn(self, count: int, seconds: float) -> None:
-        self._medians[count.bit_length()].learn(seconds)
+        size = count.bit_length()
+        measured = self._measured[size]
+        measured.append(seconds)
+        self._medians[size] = sorted(measured)[(len(measured) - 1) // 2]

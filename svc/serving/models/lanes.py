@@ -15,9 +15,9 @@ from itertools import groupby
 import trio
 
 from svc.model.ranking.query import Query, Ranking
-from svc.serving.models.calls import Caller, Outcome, Patience, PendingQuery, Ranker, fail, rank_groups, require_all
+from svc.serving.admission import WaitBudget
 from svc.serving.models.costs import LARGEST_CALL, Cost, PlainCosts, cost_of
-from svc.serving.models.queue import Queue
+from svc.serving.models.queue import Caller, Outcome, PendingQuery, Queue, Ranker, fail, rank_groups, require_all
 from svc.serving.models.threads import ScoringThreads
 
 MAX_BATCH = LARGEST_CALL
@@ -67,7 +67,7 @@ class Lane:
         self._busy = False
 
     async def rank(
-        self, queries: Sequence[Query], *, alone: bool = False, patience: Patience | None = None
+        self, queries: Sequence[Query], *, alone: bool = False, patience: WaitBudget | None = None
     ) -> list[Ranking]:
         """Return the rankings of the queries of one request, in their order.
 
@@ -242,7 +242,6 @@ class Lane:
                 [[question.query for question in group] for group in groups],
                 CALL_S if expensive else math.inf,
                 usual_s=usual_s,
-                abandon_on_cancel=False,
                 expensive=expensive,
             )
         except trio.Cancelled:

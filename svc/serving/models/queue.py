@@ -1,28 +1,169 @@
 """The queue of a model: requests wait for their turn, and calls of the model score many queries together.
 
-Each model has two queues, one for cheap and one for expensive queries (`lanes.Lane`). `calls` defines
-callers and weights.
+A *caller* is a request that waits for its rankings. Its *weight* is the cost of its queries, measured as a number of
+plain queries (see `Cost`). Each model has two queues, one for cheap and one for expensive queries (`lanes.Lane`).
 """
 
 from __future__ import annotations
 
+import math
+import time
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Hashable, Iterator
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Sequence
+from typing import NamedTuple, Protocol
 
 import trio
 
-from svc.serving.admission import Pace
-from svc.serving.models.calls import Caller, Outcome, PendingQuery, fail
+from svc.errors import RecipeUnavailable
+from svc.model.ranking.query import Query, Ranking
+from svc.serving.admission import Pace, WaitBudget
+from svc.serving.models.costs import Cost, cost_of
 
 ANSWERED_A_TURN, ANSWERED_WHILE_OTHERS_WAIT = 16, 2
 """Most requests that are woken in one turn of the event loop after a call.
 
 They encode and send their answers in the next turn, and a health probe waits for all of them. The second number applies
 while more requests wait in the queue."""
+Outcome = Ranking | Exception
+
+
+class Ranker(Protocol):
+    """The part of a model that queues use.
+
+    `rank` is thread-safe, has no side effects, and returns the rankings in the order of the queries.
+    """
+
+    def rank(self, queries: Sequence[Query]) -> list[Ranking]: ...
+
+
+class Caller:
+    """A request that waits in a queue of a model: its queries, and their rankings so far."""
+
+    def __init__(self, queries: Sequence[Query], patience: WaitBudget | None = None) -> None:
+        self.queries = queries
+        self.patience = patience
+        self.costs = [cost_of(query) for query in queries]
+        self.cost = max(self.costs)
+        self.each_s = 0.0
+        """Processor seconds for one unit of weight, measured when a thread last scored queries of this request.
+
+        0 before the first measurement."""
+        self.done = trio.Event()
+        self._rankings: list[Ranking | None] = [None] * len(queries)
+        self._waiting = deque(range(len(queries)))
+        self._unanswered = len(queries)
+        self._error: Exception | None = None
+
+    @property
+    def key(self) -> Hashable:
+        """API key of the request, or None without `patience`.
+
+        Keys take turns in a queue, so all requests with one key share the key's turns.
+        """
+        return None if self.patience is None else self.patience.key
+
+    @property
+    def waiting(self) -> int:
+        """Number of queries that have not been taken for scoring."""
+        return len(self._waiting)
+
+    @property
+    def has_begun(self) -> bool:
+        """True if at least one query has been taken for scoring and not put back."""
+        return len(self._waiting) < len(self.queries)
+
+    def take(self, most: int) -> list[PendingQuery]:
+        """Remove and return the first `most` waiting queries, or fewer if fewer wait."""
+        taken = [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
+        return [PendingQuery(self, position, self.queries[position], self.costs[position]) for position in taken]
+
+    def put_back(self, position: int) -> None:
+        """Put a taken query back in front of the waiting queries."""
+        self._waiting.appendleft(position)
+
+    def give(self, position: int, outcome: Outcome) -> None:
+        """Store the outcome of the query at `position`. Sets `done` if no further outcome is missing.
+
+        An error fails the whole request, which also sets `done`.
+        """
+        if isinstance(outcome, Exception):
+            self.fail(outcome)
+            return
+        self._rankings[position] = outcome
+        self._unanswered -= 1
+        if not self._unanswered:
+            self.done.set()
+
+    def fail(self, error: Exception) -> None:
+        """Make `rankings` raise this error, unless an earlier error is stored, and set `done`."""
+        self._error = self._error or error
+        self.done.set()
+
+    def rankings(self) -> list[Ranking]:
+        """Return all rankings in the order of the queries, or raise the first error. Call it once `done` is set."""
+        if self._error is not None:
+            raise self._error
+        return [ranking for ranking in self._rankings if ranking is not None]
+
+
+class PendingQuery(NamedTuple):
+    """One query of a caller, given by its position among the caller's queries."""
+
+    caller: Caller
+    position: int
+    query: Query
+    cost: Cost
+
+
 Take = Callable[[], list[PendingQuery]]
 """A function that removes and returns the queries of the next call. Returns none if the queue is empty."""
 Score = Callable[[list[PendingQuery]], Awaitable[list[Outcome]]]
 """A function that returns the outcomes of queries. If its time runs out, it returns only the first outcomes."""
+
+
+def rank_groups(
+    model: Ranker, groups: Sequence[Sequence[Query]], most_s: float = math.inf
+) -> list[tuple[list[Outcome], float]]:
+    """Score groups of queries one after the other. Returns the outcomes and the processor seconds of each group.
+
+    Starts no further group after `most_s` processor seconds. The result then has fewer groups, but at least one. If a
+    group fails, its queries are scored one by one, and the outcome of a faulty query is its error.
+    """
+    scored = []
+    began = ended = time.thread_time()
+    for queries in groups:
+        if ended - began > most_s:
+            break
+        started, outcomes = ended, _outcomes(model, queries)
+        ended = time.thread_time()
+        scored.append((outcomes, ended - started))
+    return scored
+
+
+def require_all(rankings: list[Ranking], count: int) -> list[Ranking]:
+    """Return the rankings, or raise RuntimeError if a model returned another number than `count`."""
+    if len(rankings) != count:
+        raise RuntimeError(f"the model answered {len(rankings)} of {count} queries")
+    return rankings
+
+
+def fail(callers: Iterable[Caller]) -> None:
+    """Make the requests that still wait raise RecipeUnavailable, because the server stops."""
+    for caller in callers:
+        caller.fail(RecipeUnavailable("the server is stopping"))
+
+
+def _outcomes(model: Ranker, queries: Sequence[Query]) -> list[Outcome]:
+    """Score all queries together. If that fails, score each query separately, so that only faulty queries fail."""
+    try:
+        return list(require_all(model.rank(queries), len(queries)))
+    except Exception as error:
+        if len(queries) == 1:
+            return [error]
+    outcomes: list[Outcome] = []
+    for query in queries:
+        outcomes += _outcomes(model, [query])
+    return outcomes
 
 
 class Turns:
@@ -155,8 +296,8 @@ class Queue:
         leaves_some = bool(self)
         try:
             outcomes = await score(pending)
-            for caller, position in reversed(pending[len(outcomes) :]):  # reversed, because each is put back in front
-                self._put_back(caller, position)
+            for question in reversed(pending[len(outcomes) :]):  # reversed, because each is put back in front
+                self._put_back(question)
             await self._give_out(pending, outcomes)
         finally:
             self.running = 0
@@ -166,17 +307,18 @@ class Queue:
             weight = sum(question.cost for question in pending[: len(outcomes)])
             self.pace.learn(trio.current_time() - self._began_at, weight)
 
-    def _put_back(self, caller: Caller, position: int) -> None:
+    def _put_back(self, question: PendingQuery) -> None:
         """Put a query that the call had no time for back in front. Does nothing if its request is already done."""
+        caller = question.caller
         if not caller.done.is_set():
             self.batches.remove(caller)
             self.batches.append_first(caller)
-            caller.put_back(position)
+            caller.put_back(question.position)
 
     async def _give_out(self, pending: list[PendingQuery], outcomes: list[Outcome]) -> None:
         """Store the outcomes, and wake a few requests in each turn of the event loop."""
         woken = 0
-        for (caller, position), outcome in zip(pending, outcomes, strict=False):
+        for (caller, position, *_), outcome in zip(pending, outcomes, strict=False):
             was_done = caller.done.is_set()
             caller.give(position, outcome)
             woken += not was_done and caller.done.is_set()

@@ -71,7 +71,8 @@ class ScoringThreads(trio.abc.Instrument):
     def __init__(self, count: int) -> None:
         self._limiter = trio.CapacityLimiter(count)
         self._expensive_limiter = trio.CapacityLimiter(1)
-        self._late_at: dict[object, float] = {}
+        self._late_at: dict[int, float] = {}
+        """Time of `time.perf_counter` from which on a running call is overdue, by the id of its thread."""
 
     @classmethod
     def of(cls, settings: Settings) -> ScoringThreads:
@@ -83,30 +84,24 @@ class ScoringThreads(trio.abc.Instrument):
     def count(self) -> int:
         return int(self._limiter.total_tokens)
 
-    async def run(
-        self,
-        function: Callable[..., T],
-        *arguments: object,
-        usual_s: float,
-        abandon_on_cancel: bool,
-        expensive: bool = False,
-    ) -> T:
+    async def run(self, function: Callable[..., T], *arguments: object, usual_s: float, expensive: bool = False) -> T:
         """Return `function(*arguments)`, called in a thread of low priority when one is free.
 
-        `usual_s` is the usual processor time of such a call. `expensive` calls share one thread. With
-        `abandon_on_cancel`, cancellation does not wait for the thread. Raises the error of `function`, or RuntimeError
-        if no thread can be started.
+        `usual_s` is the usual processor time of such a call. `expensive` calls share one thread. Cancellation waits for
+        the thread. Raises the error of `function`, or RuntimeError if no thread can be started.
         """
-        limiter = _WatchedLimiter(
-            self._expensive_limiter if expensive else self._limiter, self._late_at, LATE_S + LATE_TIMES * usual_s
-        )
-        return await trio.to_thread.run_sync(
-            _run_nicely,
-            function,
-            arguments,
-            limiter=limiter,  # type: ignore[arg-type]  # trio calls only these two methods
-            abandon_on_cancel=abandon_on_cancel,
-        )
+        limiter = self._expensive_limiter if expensive else self._limiter
+        return await trio.to_thread.run_sync(self._call, usual_s, function, arguments, limiter=limiter)
+
+    def _call(self, usual_s: float, function: Callable[..., T], arguments: tuple[object, ...]) -> T:
+        """Return `function(*arguments)`, called with low priority. The call is in `_late_at` until it ends."""
+        lower_priority()
+        thread = threading.get_ident()
+        self._late_at[thread] = time.perf_counter() + LATE_S + LATE_TIMES * usual_s
+        try:
+            return function(*arguments)
+        finally:
+            del self._late_at[thread]
 
     def before_io_wait(self, timeout: float) -> None:
         """Sleep for REST_S if a call is overdue and the event loop has tasks to run (`timeout` is 0).
@@ -115,29 +110,3 @@ class ScoringThreads(trio.abc.Instrument):
         """
         if self._late_at and not timeout and min(self._late_at.values()) < time.perf_counter():
             time.sleep(REST_S)
-
-
-class _WatchedLimiter:
-    """A trio limiter that records when each running call will be overdue.
-
-    Trio acquires a limiter before it starts a thread, and releases it when the thread ends, even if the call was
-    cancelled. So the records are exact.
-    """
-
-    def __init__(self, limiter: trio.CapacityLimiter, late_at: dict[object, float], patience_s: float) -> None:
-        self._limiter = limiter
-        self._late_at = late_at
-        self._patience_s = patience_s
-
-    async def acquire_on_behalf_of(self, borrower: object) -> None:
-        await self._limiter.acquire_on_behalf_of(borrower)
-        self._late_at[borrower] = time.perf_counter() + self._patience_s
-
-    def release_on_behalf_of(self, borrower: object) -> None:
-        del self._late_at[borrower]
-        self._limiter.release_on_behalf_of(borrower)
-
-
-def _run_nicely(function: Callable[..., T], arguments: tuple[object, ...]) -> T:
-    lower_priority()
-    return function(*arguments)

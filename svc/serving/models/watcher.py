@@ -111,9 +111,9 @@ class Watcher:
         listed within the timeout of a load.
         """
         async with trio.open_nursery() as changes:
-            is_listed = await self._rescan(changes)
-        if not is_listed:
-            raise ConfigError("the recipes folder cannot be listed: see the event recipes_dir_scan_failed")
+            error = await self._rescan(changes)
+        if error is not None:
+            raise ConfigError(f"the recipes folder cannot be listed: {error}")
         async with trio.open_nursery() as loads:
             for watched in self._watched.values():
                 loads.start_soon(self._guarded, self._poll, watched, loads)
@@ -183,13 +183,13 @@ class Watcher:
 
     # Recipes
 
-    async def _rescan(self, changes: trio.Nursery) -> bool:
-        """Update the watched recipes. Return False if the folder cannot be listed or is still being scanned.
+    async def _rescan(self, changes: trio.Nursery) -> str | None:
+        """Update the watched recipes. Return the error if the folder cannot be listed or is still being scanned.
 
         Tasks in `changes` apply changed rules and lists to the served models, so that a slow change delays no poll.
         """
         if self._scans.outstanding(self.folder):
-            return False
+            return "the last scan has not ended"
         # The first scan may take longer, because it parses all files.
         timeout_s = self.stat_timeout_s if self._ticks else self.settings.load_timeout_s
         try:
@@ -198,7 +198,7 @@ class Watcher:
             text = f"no answer within {timeout_s:g} s" if isinstance(error, CallTimeout) else str(error)
             logs.emit(events.RECIPES_DIR_SCAN_FAILED, error=text)
             self.metrics.of(metrics.SCAN_FAILURES).inc()
-            return False
+            return text
         declared, refused = declare(recipes, {name: watched.declared for name, watched in self._watched.items()})
         self.publisher.refuse(refused)
         for name in self._watched.keys() - declared.keys():
@@ -210,7 +210,7 @@ class Watcher:
                 self._redeclare(self._watched[name], recipe, changes)
             else:
                 self._discover(recipe)
-        return True
+        return None
 
     def _discover(self, declared: Declared) -> None:
         self._watched[declared.name] = WatchedArtifact(declared)

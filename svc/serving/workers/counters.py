@@ -102,7 +102,7 @@ def _key(data: bytes) -> Key | None:
     return None
 
 
-class _Counted:
+class _Counted(Instrument):
     """One series of a metric in a page, with the methods of a prometheus-client counter or histogram."""
 
     def __init__(self, values: memoryview[float], buckets: tuple[float, ...]) -> None:

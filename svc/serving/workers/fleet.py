@@ -240,7 +240,6 @@ class Fleet:
         for entry in self.registry.entries():
             self._order(worker, "entry", *mirror_entry(entry))
         self._order(worker, "skip", dict(self.registry.skipped_files()))
-        self._order(worker, "begin")
         if self._is_accepting:
             self._order(worker, "accept", worker.slot)
         if self.is_ending:

@@ -128,7 +128,6 @@ class Worker:
             "certificate": self._use_certificate,
             "policies": self._use_policies,
             "workers": self._count_workers,
-            "begin": self._begin,
             "accept": self._accept,
             "drain": self._drain,
             "end": self._end.set,
@@ -200,15 +199,12 @@ class Worker:
             channel.tell(self._control, seq)
             del files, arguments  # they would keep the memory of a dropped model until the next order arrives
 
-    def _begin(self) -> None:
-        """Exclude all present objects from later garbage collections, so that these collections are shorter."""
-        gc.collect()
-        gc.freeze()
-
     def _accept(self, slot: int) -> None:
         """Accept connections from now on, and write the number of open connections to this slot."""
         self._spread = Spread(memoryview(self._ends.connections).cast("Q"), slot)
         self._spread.show()
+        gc.collect()
+        gc.freeze()  # later collections skip the models and all other present objects, so they are shorter
         self._may_accept.set()
 
     def _use_certificate(self, certificate: Certificate) -> None:

@@ -20,7 +20,7 @@ from svc.errors import ApiError, Overloaded, RecipeUnavailable
 from svc.model.ranking.item_sets import ItemSet
 from svc.model.ranking.query import Query, Ranking
 from svc.model.ranking.rerank import Boost, Rules
-from svc.serving.models import calls, lanes
+from svc.serving.models import lanes, queue
 from svc.serving.models.costs import PLAIN_PROFILE, Cost
 from svc.serving.models.lanes import BULK_SLICE, CALL_S, MAX_BATCH, Lane
 from svc.serving.models.queue import ANSWERED_A_TURN, ANSWERED_WHILE_OTHERS_WAIT
@@ -392,7 +392,7 @@ class Costly:
         self.on_the_loop: list[bool] = []
         self._cost_s = cost_s
         self.now = 0.0
-        for module in (calls, lanes):
+        for module in (lanes, queue):
             monkeypatch.setattr(module, "time", self)
 
     def thread_time(self) -> float:

@@ -60,9 +60,9 @@ async def test_threads_have_low_priority() -> None:
 
     scoring = ScoringThreads(1)
     here = os.getpriority(os.PRIO_PROCESS, 0)
-    assert await scoring.run(niceness, 3, usual_s=0.0, abandon_on_cancel=False) == max(here, NICENESS) + 3
+    assert await scoring.run(niceness, 3, usual_s=0.0) == max(here, NICENESS) + 3
     with pytest.raises(MemoryError):
-        await scoring.run(broken, usual_s=0.0, abandon_on_cancel=False)
+        await scoring.run(broken, usual_s=0.0)
 
 
 def test_a_lower_priority_of_the_process_is_kept() -> None:
@@ -82,14 +82,14 @@ async def test_expensive_calls_have_a_thread_of_their_own() -> None:
     together, over = threading.Barrier(2, timeout=A_WHILE_S), threading.Event()
 
     async def call(expensive: bool) -> None:
-        await scoring.run(together.wait, usual_s=0.0, abandon_on_cancel=False, expensive=expensive)
+        await scoring.run(together.wait, usual_s=0.0, expensive=expensive)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(call, False)
         nursery.start_soon(call, True)
     async with trio.open_nursery() as nursery:
         for _ in range(2):
-            nursery.start_soon(partial(scoring.run, over.wait, usual_s=0.0, abandon_on_cancel=False, expensive=True))
+            nursery.start_soon(partial(scoring.run, over.wait, usual_s=0.0, expensive=True))
         await trio.testing.wait_all_tasks_blocked()
         assert scoring._expensive_limiter.statistics().tasks_waiting == 1
         over.set()
@@ -98,14 +98,18 @@ async def test_expensive_calls_have_a_thread_of_their_own() -> None:
 async def test_a_busy_event_loop_rests_only_while_a_call_is_late(rests: Rests) -> None:
     """A call is late after its usual time. A call that waits for a thread is not late."""
     scoring = ScoringThreads(1)
-    over = threading.Event()
+    began, over = threading.Event(), threading.Event()
+
+    def work() -> None:
+        began.set()
+        over.wait(A_WHILE_S)
 
     async def call(usual_s: float) -> None:
-        await scoring.run(over.wait, A_WHILE_S, usual_s=usual_s, abandon_on_cancel=False)
+        await scoring.run(work, usual_s=usual_s)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(call, 1.0)
-        await trio.testing.wait_all_tasks_blocked()
+        await trio.to_thread.run_sync(began.wait, A_WHILE_S)
         nursery.start_soon(call, 0.0)
         await trio.testing.wait_all_tasks_blocked()
         for now, timeout, taken in ((101.9, 0.0, 0), (102.1, 1.0, 0), (102.1, 0.0, 1), (102.2, 0.0, 2)):
@@ -115,21 +119,6 @@ async def test_a_busy_event_loop_rests_only_while_a_call_is_late(rests: Rests) -
         over.set()
     scoring.before_io_wait(0.0)
     assert rests.taken == 2
-
-
-async def test_an_abandoned_call_keeps_its_place_until_its_thread_ends(rests: Rests) -> None:
-    """The thread of an abandoned call is not free before its end."""
-    scoring = ScoringThreads(1)
-    over = threading.Event()
-    with trio.move_on_after(1.0):
-        await scoring.run(over.wait, A_WHILE_S, usual_s=0.0, abandon_on_cancel=True)
-    rests.now += 1.0
-    scoring.before_io_wait(0.0)
-    assert rests.taken == 1
-    over.set()
-    assert await scoring.run(lambda: 7, usual_s=0.0, abandon_on_cancel=False) == 7
-    scoring.before_io_wait(0.0)
-    assert rests.taken == 1
 
 
 async def test_a_late_call_gets_the_interpreter_from_a_busy_loop(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +147,7 @@ async def test_a_late_call_gets_the_interpreter_from_a_busy_loop(monkeypatch: py
     trio.lowlevel.add_instrument(scoring)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(spin)
-        assert await scoring.run(work, usual_s=0.0, abandon_on_cancel=False) == "done"
+        assert await scoring.run(work, usual_s=0.0) == "done"
         nursery.cancel_scope.cancel()
     trio.lowlevel.remove_instrument(scoring)
     assert set(rested) == {threading.current_thread()}

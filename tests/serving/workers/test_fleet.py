@@ -113,14 +113,14 @@ async def test_wait_until_executed_waits_for_every_ready_worker() -> None:
 
 @pytest.mark.anyio
 async def test_a_new_worker_gets_the_current_state() -> None:
-    """The worker gets the current keys and policies once, and then the order to begin."""
+    """The worker gets the current keys and policies once."""
     fleet = fleet_of(1)
     fleet.tell("keys", {"a": b"1"})
     fleet.tell("keys", {"b": b"2"})
     fleet.tell_policies({})
     worker, _ = add_worker(fleet, 1)
     fleet._order_current_state(worker)
-    assert kinds(worker) == ["keys", "policies", "skip", "begin"]
+    assert kinds(worker) == ["keys", "policies", "skip"]
 
 
 @pytest.mark.anyio
@@ -177,7 +177,7 @@ async def test_workers_accept_only_after_the_order_to_accept() -> None:
     assert kinds(first) == ["accept"]
     later, _ = add_worker(fleet, 2, slot=1)
     fleet._order_current_state(later)
-    assert kinds(later) == ["skip", "begin", "accept"]
+    assert kinds(later) == ["skip", "accept"]
     fleet.end()
     fleet._order_current_state(later)
     assert kinds(later)[-2:] == ["accept", "end"]

@@ -50,7 +50,6 @@ async def test_a_worker_answers_after_its_first_orders_and_ends_on_order() -> No
         ("workers", WorkersState(2, 1, 0)),
         ("entry", Entry("a", "a.yaml"), None),
         ("skip", {}),
-        ("begin",),
         ("accept", 1),
     ]
     with trio.fail_after(20), capture_logs() as log:
