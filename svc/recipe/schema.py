@@ -38,7 +38,6 @@ from svc.recipe.training_schema import (
 NAME_PATTERN = f"^{RECIPE_NAME}$"
 INCUMBENT: Final = "incumbent"
 BASELINE: Final = "TopPop"
-GUARDED: Final = ("catalog_coverage", "n_users", "n_items")
 
 TimeUnit = Literal["s", "ms", "us", "ns"]
 

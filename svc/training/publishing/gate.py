@@ -21,7 +21,7 @@ import numpy as np
 from svc import events, logs
 from svc.artifact.keys import SigningKeys
 from svc.errors import ArtifactError, TrainingError
-from svc.recipe.schema import BASELINE, GUARDED, INCUMBENT, Promotion
+from svc.recipe.schema import BASELINE, INCUMBENT, Promotion
 from svc.settings import Settings
 from svc.training.judging.comparison import (
     Candidate,
@@ -56,9 +56,8 @@ def decide(
     if live is not None:
         incumbent, compared = live
         comparisons.append(compare(task, candidate, compared, rules.confidence))
-        guardrails = measure_guardrails(task, incumbent, comparisons[0], rules) | cost(
-            candidate, incumbent, rules, settings
-        )
+        figures = _counts(task, incumbent, comparisons[0]) | _cost(candidate, incumbent, rules, settings)
+        guardrails = check_guardrails(figures, rules)
     if BASELINE in rules.against:
         comparisons.append(compare(task, candidate, baseline(task), rules.confidence))
     decision = {
@@ -76,51 +75,53 @@ def decide(
     return decision
 
 
-def measure_guardrails(
-    task: Task, incumbent: Incumbent, against: ModelComparison, rules: Promotion
-) -> dict[str, dict[str, Any]]:
-    """Return the figures GUARDED of both models for the header, each with its change and whether it passes.
+Figures = dict[str, tuple[float, Any]]
+"""The value of the new model and that of the live one for each guarded figure, None if the live header lacks it."""
 
-    Figures without a guardrail in the recipe are left out, and so are figures that the live header lacks. `against` is
-    the comparison with the live model.
+
+def _counts(task: Task, incumbent: Incumbent, against: ModelComparison) -> Figures:
+    """Return the coverage of both models, and the numbers of users and items of their data.
+
+    `against` is the comparison with the live model.
     """
     now = task.data.interactions.counts
-    figures: dict[str, tuple[float, Any]] = {"catalog_coverage": against.coverage}
-    figures |= {name: (now[name], incumbent.data_stats.get(name)) for name in ("n_users", "n_items")}
+    counts: Figures = {name: (now[name], incumbent.data_stats.get(name)) for name in ("n_users", "n_items")}
+    return {"catalog_coverage": against.coverage, **counts}
+
+
+def _cost(candidate: Candidate, incumbent: Incumbent, rules: Promotion, settings: Settings) -> Figures:
+    """Return the milliseconds of a ranking by both models on this machine.
+
+    Return nothing without a guardrail `rank_ms`, or if this version of svc cannot load the live model.
+    """
+    if rules.guardrails.rank_ms is None:
+        return {}
+    try:
+        return {"rank_ms": (candidate.rank_ms, rank_ms(incumbent.model(settings)))}
+    except ArtifactError:
+        return {}
+
+
+def check_guardrails(figures: Figures, rules: Promotion) -> dict[str, dict[str, Any]]:
+    """Return `figures` for the header, each with its change, the bound of the change and whether it passes.
+
+    Figures without a guardrail in the recipe are left out, and so are figures that the live header lacks.
+    """
     guardrails = {}
-    for name in GUARDED:
+    for name, (candidate, other) in figures.items():
         guardrail = getattr(rules.guardrails, name)
-        candidate, other = figures[name]
         if guardrail is None or not isinstance(other, int | float):
             continue
         change = (candidate - other) / max(other, _TINY)
+        [(key, bound)] = guardrail.model_dump().items()
         guardrails[name] = {
             "candidate": round_value(candidate),
             "other": round_value(other),
             "change": round_value(change),
-            "min_relative_change": guardrail.min_relative_change,
-            "passed": change >= guardrail.min_relative_change,
+            key: bound,
+            "passed": change <= bound if key == "max_relative_change" else change >= bound,
         }
     return guardrails
-
-
-def cost(candidate: Candidate, incumbent: Incumbent, rules: Promotion, settings: Settings) -> dict[str, dict[str, Any]]:
-    """Return the milliseconds of a ranking by both models on this machine, for the header.
-
-    Return nothing without a guardrail `rank_ms`, or if this version of svc cannot load the live model.
-    """
-    guardrail = rules.guardrails.rank_ms
-    if guardrail is None:
-        return {}
-    try:
-        model = incumbent.model(settings)
-    except ArtifactError:
-        return {}
-    other = rank_ms(model)
-    change = (candidate.rank_ms - other) / max(other, _TINY)
-    figures = {"candidate": candidate.rank_ms, "other": other, "change": round_value(change)}
-    bound = guardrail.max_relative_change
-    return {"rank_ms": {**figures, "max_relative_change": bound, "passed": change <= bound}}
 
 
 def _is_allowed(
