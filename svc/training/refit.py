@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -35,12 +35,8 @@ _LONG_AS_HASHED = "source"
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Reusable:
-    """A live model whose parameters can be used again. `origin` is the version whose search found the parameters."""
-
-    live: Incumbent
-    origin: Reused
+Reusable = tuple[Incumbent, Reused]
+"""A live model whose parameters can be used again, and the version whose search found the parameters."""
 
 
 def check_alone(location: StorageLocation, *, search_only: bool) -> None:
@@ -77,7 +73,7 @@ def find_reusable(loaded: LoadedRecipe, keys: SigningKeys, settings: Settings) -
     if bound_s is not None and datetime.now(UTC) - searched_at > timedelta(seconds=bound_s):
         bound = loaded.recipe.training.max_search_age
         return f"the search of {origin.searched_at} is older than training.max_search_age, {bound}"
-    return Reusable(incumbent, origin)
+    return incumbent, origin
 
 
 def _origin(incumbent: Incumbent) -> Reused | None:
@@ -155,7 +151,18 @@ def start_refit(
     be trained again (see `trainable`). With `cold`, the final model starts from random vectors instead of those of the
     live model.
     """
-    start, reason = _start(task, reusable, settings, cold=cold)
+    start, reason = None, None
+    if isinstance(reusable, str):
+        reason = reusable
+    else:
+        live, origin = reusable
+        try:
+            trial, aware = trainable(task, live.header), feature_trial_of(live.header)
+            aware = None if aware is None else check_trial(task, aware, live.header)
+            vectors = None if cold else _warm_start(task, trial, live, settings)
+            start = trial, replace(origin, feature_aware=aware, start=vectors)
+        except Unfit as unfit:
+            reason = str(unfit)
     reused = None if start is None else start[1]
     logs.emit(
         events.REFIT_STARTED,
@@ -165,21 +172,6 @@ def start_refit(
         reason=reason,
     )
     return start
-
-
-def _start(
-    task: Task, reusable: Reusable | str, settings: Settings, *, cold: bool
-) -> tuple[tuple[TrialRecord, Reused] | None, str | None]:
-    if isinstance(reusable, str):
-        return None, reusable
-    header = reusable.live.header
-    try:
-        trial, aware = trainable(task, header), feature_trial_of(header)
-        aware = None if aware is None else check_trial(task, aware, header)
-    except Unfit as unfit:
-        return None, str(unfit)
-    vectors = None if cold else _warm_start(task, trial, reusable.live, settings)
-    return (trial, replace(reusable.origin, feature_aware=aware, start=vectors)), None
 
 
 def _warm_start(task: Task, trial: TrialRecord, live: Incumbent, settings: Settings) -> WarmStart | None:

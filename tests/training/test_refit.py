@@ -181,7 +181,7 @@ def test_edits_outside_the_search_do_not_prevent_a_refit(
     monkeypatch.setattr(refit, "read_incumbent", lambda *_: incumbent)
     found = refit.find_reusable(now, development_keys(), Settings())
     assert not isinstance(found, str)
-    assert found.origin.stretch == 1.5
+    assert found[1].stretch == 1.5
     blocks = edited(kept, random)
     blocks["training"]["seed"] = 4
     with pytest.raises(RefitRefused, match=r"training\.seed was 3 and is 4"):
