@@ -1,4 +1,4 @@
-"""Fit weights of features to the choices on many pages, by listwise softmax regression with L2, and measure their gain.
+"""Fit weights of features to the choices on many pages, by listwise softmax regression with L2.
 
 A page has the items that the winner of the search ranks best for one user.
 
@@ -12,19 +12,14 @@ A page has the items that the winner of the search ranks best for one user.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 from scipy.optimize import minimize
 
 from svc.cores import one_blas_thread
-from svc.model.ranker.page_ranker import REORDERED
-from svc.training.judging.intervals import Change, paired_change
-from svc.training.judging.metrics import user_scores
 
 L2: Final = (1.0, 0.1, 0.01, 0.001, 0.0001)
 """The strengths of L2 regularization to try, from strong to weak. Each fit starts from the weights of the last one."""
@@ -125,42 +120,3 @@ def _loss(weights: Values, pages: Pages, l2: float) -> tuple[float, Values]:
     gradient = np.tensordot(errors, pages.features, axes=2).astype(np.float64)
     loss = -float((wanted * logs).sum()) / len(pages) + l2 / 2 * float(weights @ weights)
     return loss, gradient + l2 * weights
-
-
-def reorder_pages(pages: Pages, rankings: Sequence[Sequence[int]], weights: Values) -> list[list[int]]:
-    """Return `rankings` with the first REORDERED items of each sorted by the weighted sum of their features.
-
-    The highest sum comes first. Items with equal sums keep their order.
-    """
-    scores = pages.features[:, :REORDERED] @ weights
-    scores[~pages.is_item[:, :REORDERED]] = -np.inf
-    orders = np.argsort(-scores, axis=1, kind="stable")
-    shown = []
-    for ranking, order in zip(rankings, orders.tolist(), strict=True):
-        n = min(REORDERED, len(ranking))
-        shown.append([*(ranking[position] for position in order[:n]), *ranking[n:]])
-    return shown
-
-
-def judge(
-    pages: Pages,
-    fitted: FittedWeights,
-    rankings: Sequence[Sequence[int]],
-    truth: sparse.csr_matrix,
-    *,
-    metric: str,
-    cutoff: int,
-    seed: int,
-) -> Change:
-    """Return the change of `metric` at `cutoff` by reordering `rankings`, one for each page.
-
-    Each page is reordered by weights that were fitted on other pages. `truth`, (U, items), has the items that the user
-    of each page chose.
-    """
-    gained = np.zeros(len(pages))
-    before = user_scores([ranking[:cutoff] for ranking in rankings], truth)[metric]
-    for number, weights in enumerate(fitted.of_others):
-        own = np.flatnonzero(fitted.fold == number)
-        shown = reorder_pages(pages.of(own), [rankings[user] for user in own.tolist()], weights)
-        gained[own] = user_scores([ranking[:cutoff] for ranking in shown], truth[own])[metric]
-    return paired_change(gained, before, seed=seed)

@@ -23,11 +23,11 @@ from svc.model.ranking.query import Query, Ranking
 from svc.training.data.weights import positions_of
 from svc.training.fitting.export import to_history
 from svc.training.judging.evaluator import Rankings, Rows
-from svc.training.judging.intervals import Change
+from svc.training.judging.intervals import Change, paired_change
 from svc.training.judging.rankers import ServedRanker, rank_ms
 from svc.training.judging.task import Task
 from svc.training.ranker.features import PageFeatures
-from svc.training.ranker.fit import Pages, fit, judge
+from svc.training.ranker.fit import Pages, fit
 from svc.training.ranker.record import EncodedTables, item_record, take_items, windows_within
 
 CANDIDATES: Final = 100
@@ -140,11 +140,13 @@ def learn(task: Task, own: ServedRanker | None, tables: EncodedTables) -> Learne
     raw -= means
     raw /= deviations
     pages = _pages(raw, [items[:CANDIDATES] for items, _ in pools], truth)
-    rankings = [items.tolist() for items, _ in pools]
     fitted = fit(pages, seed=seed)
-    gain = judge(pages, fitted, rankings, truth, metric=training.metric, cutoff=evaluator.cutoff, seed=seed)
     ranker, *of_others = (_ranker(record, own, means, deviations) for own in (fitted.weights, *fitted.of_others))
     judges = {row: of_others[part] for row, part in zip(rows, fitted.fold.tolist(), strict=True)}
+    reordered = OrderedRanker(own, ranker, judges, history).reorder(users, pools, evaluator.cutoff)
+    before = [items[: evaluator.cutoff].tolist() for items, _ in pools]
+    scores_after, scores_before = (evaluator.by_user(shown, training.metric) for shown in (reordered, before))
+    gain = paired_change(scores_after, scores_before, seed=seed)
     if training.max_rank_ms is not None:
         model = copy(own.model)
         model.ranker = ranker
@@ -218,6 +220,10 @@ def _pages(rows: NDArray[np.float64], items: list[NDArray[np.int32]], truth: spa
     return Pages(table, is_item, chosen)
 
 
+Pools = list[tuple[NDArray[np.int32], NDArray[np.float64]]]
+"""The best items of each user by the winner, best first, with their scores."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class OrderedRanker:
     """A ranker by the winner, `own`, that then reorders the best items of each user.
@@ -236,13 +242,12 @@ class OrderedRanker:
         return replace(self, own=self.own.excluding(pairs))
 
     def __call__(self, users: Rows, size: int) -> Rankings:
-        pools = self.own.pools(users, max(size, REORDERED))
-        return [
-            self._page(Query(limit=size, user=row), Ranking(items, scores))
-            for row, (items, scores) in zip(users.tolist(), pools, strict=True)
-        ]
+        return self.reorder(users, self.own.pools(users, max(size, REORDERED)), size)
 
-    def _page(self, query: Query, ranking: Ranking) -> list[int]:
-        ranker = self.judges.get(query.user, self.ranker)
-        page: list[int] = ranker.page(query, ranking, self.history).items.tolist()
-        return page
+    def reorder(self, users: Rows, pools: Pools, size: int) -> Rankings:
+        """Return at most `size` items of each user's pool in `pools`, in the new order."""
+        pages = []
+        for row, (items, scores) in zip(users.tolist(), pools, strict=True):
+            ranker, query = self.judges.get(row, self.ranker), Query(limit=size, user=row)
+            pages.append(ranker.page(query, Ranking(items, scores), self.history).items.tolist())
+        return pages

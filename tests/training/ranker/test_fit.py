@@ -6,8 +6,10 @@ import numpy as np
 from scipy import sparse
 from scipy.optimize import approx_fprime
 
-from svc.training.judging.intervals import Change
-from svc.training.ranker.fit import L2, Pages, _loss, fit, judge
+from svc.model.ranker.page_ranker import REORDERED
+from svc.training.judging.intervals import Change, paired_change
+from svc.training.judging.metrics import user_scores
+from svc.training.ranker.fit import L2, Pages, _loss, fit
 
 
 def pages_of(rng: np.random.Generator, n_users: int, weights: list[float], *, n_items: int = 30) -> Pages:
@@ -72,9 +74,12 @@ def trained(seed: int, *, signal: float) -> Change:
     utility = scores + signal * features[:, :, 1] + 2 * rng.gumbel(size=scores.shape)
     chosen = (np.argsort(np.argsort(-utility, axis=1), axis=1) < 2).astype(np.float64)
     pages = Pages(features, np.ones(chosen.shape, dtype=np.bool_), chosen)
-    rankings = [list(range(N_ITEMS))] * N_USERS
     fitted = fit(pages, seed=seed)
-    return judge(pages, fitted, rankings, sparse.csr_matrix(chosen), metric="ndcg", cutoff=20, seed=seed)
+    weights = np.array(fitted.of_others)[fitted.fold, np.newaxis]
+    shown = np.argsort(-(features[:, :REORDERED] * weights).sum(axis=2), axis=1, kind="stable")
+    winner, truth = np.tile(np.arange(20), (N_USERS, 1)), sparse.csr_matrix(chosen)
+    after, before = (user_scores(rankings.tolist(), truth)["ndcg"] for rankings in (shown[:, :20], winner))
+    return paired_change(after, before, seed=seed)
 
 
 def test_a_feature_that_predicts_choices_is_a_gain() -> None:
