@@ -5,10 +5,10 @@ from __future__ import annotations
 import difflib
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -65,7 +65,7 @@ class TrainResult:
     promoted: bool
     header: Mapping[str, Any]
     _written: str | None
-    _trained: _Trained
+    _opened: Callable[[], Recommender]
 
     def __repr__(self) -> str:
         written = "" if self._written is None else f"artifact={self._written!r}, "
@@ -93,41 +93,38 @@ class TrainResult:
 
     @cached_property
     def recommender(self) -> Recommender:
-        return self._trained.recommender()
+        return self._opened()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Trained:
-    """The recipe, settings and tables from which a `Recommender` of the trained model is made on first use.
+def _open(artifact: str, settings: Settings) -> OpenedArtifact:
+    return open_artifact(artifact, parse_signing_keys(settings.signing_keys), settings)
 
-    `opened` is the model of a training without `output`, because its temporary artifact is deleted.
+
+def _recommender(
+    recipe: LoadedRecipe,
+    settings: Settings,
+    variables: Mapping[str, str],
+    model: OpenedArtifact | str,
+    *,
+    items: Any,
+    new_items: Any,
+    shares: tuple[float | None, float],
+) -> Recommender:
+    """Return a recommender with the caller's tables or, where these are None, with those of the recipe.
+
+    `model` is the trained model, or the location of its artifact.
     """
-
-    recipe: LoadedRecipe
-    artifact: str
-    settings: Settings
-    variables: Mapping[str, str]
-    items: Any = None
-    new_items: Any = None
-    new_items_share: float | None = NEW_ITEMS_SHARE
-    new_items_min_share: float = 0.0
-    opened: OpenedArtifact | None = None
-
-    def open(self) -> OpenedArtifact:
-        return open_artifact(self.artifact, parse_signing_keys(self.settings.signing_keys), self.settings)
-
-    def recommender(self) -> Recommender:
-        opened = self.opened or self.open()
-        if self.new_items is None:
-            new = new_items_of_recipe(self.recipe, opened.model, self.settings, self.variables)
-        else:
-            new = new_items_of(self.new_items, opened, self.new_items_share, self.new_items_min_share)
-        ids = ids_with(opened.model.item_ids, new)
-        if self.items is None:
-            table = items_of_recipe(self.recipe, self.settings, ids, self.variables)
-        else:
-            table = item_table(self.items, ids, id_column_of(opened))
-        return Recommender(opened, table, Policy.of(self.recipe.recipe), new)
+    opened = _open(model, settings) if isinstance(model, str) else model
+    if new_items is None:
+        new = new_items_of_recipe(recipe, opened.model, settings, variables)
+    else:
+        new = new_items_of(new_items, opened, *shares)
+    ids = ids_with(opened.model.item_ids, new)
+    if items is None:
+        table = items_of_recipe(recipe, settings, ids, variables)
+    else:
+        table = item_table(items, ids, id_column_of(opened))
+    return Recommender(opened, table, Policy.of(recipe.recipe), new)
 
 
 def train(
@@ -211,11 +208,11 @@ def train(
             report=None if report is None else Path(report),
         )
         artifact = train_or_raise(loaded, options, settings, shown)
-        tables = (items, new_items, new_items_share, new_items_min_share)
-        trained = _Trained(loaded, artifact, settings, given, *tables)
-        if not is_written:
-            trained = replace(trained, opened=trained.open())  # the temporary folder is deleted at the end of the block
-        return _result(trained, is_written=is_written)
+        # The temporary folder is deleted at the end of the block.
+        model = artifact if is_written else _open(artifact, settings)
+        tables = {"items": items, "new_items": new_items, "shares": (new_items_share, new_items_min_share)}
+        recommender = partial(_recommender, loaded, settings, given, model, **tables)
+        return _result(loaded, artifact, settings, recommender, is_written=is_written)
 
 
 @contextmanager
@@ -326,18 +323,23 @@ def in_place(overrides: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def _result(trained: _Trained, *, is_written: bool) -> TrainResult:
-    keys = parse_signing_keys(trained.settings.signing_keys)
-    blob, parsed = read_verified(trained.artifact, keys, trained.settings)
-    header, store = parsed.header, open_store(trained.recipe.output_uri, trained.settings)
-    overwrites = trained.recipe.recipe.output.versioning == "always_overwrite"
-    is_live = overwrites or store.live() == blob.sha256[:SHA8]
+def _result(
+    recipe: LoadedRecipe,
+    artifact: str,
+    settings: Settings,
+    recommender: Callable[[], Recommender],
+    *,
+    is_written: bool,
+) -> TrainResult:
+    blob, parsed = read_verified(artifact, parse_signing_keys(settings.signing_keys), settings)
+    header, is_overwritten = parsed.header, recipe.recipe.output.versioning == "always_overwrite"
+    is_live = is_overwritten or open_store(recipe.output_uri, settings).live() == blob.sha256[:SHA8]
     return TrainResult(
         model_version=f"sha256:{blob.sha256}",
         best_class=str(header["best_class"]),
         best_score=float(header["best_score"]),
         promoted=is_written and is_live,
         header=header,
-        _written=trained.artifact if is_written else None,
-        _trained=trained,
+        _written=artifact if is_written else None,
+        _opened=recommender,
     )
