@@ -115,7 +115,7 @@ class _Run:
         self.inputs = Inputs(self.loaded.base_dir)
         options = self.options
         self.outcome = Outcome(self.name, options.run_id, self.progress)
-        self.report = RunReport(options.report, self.loaded, self.settings, options.variables, self.progress)
+        self.report = RunReport(options.report, self.loaded, self.settings, self.progress)
 
     @property
     def name(self) -> str:
@@ -246,6 +246,7 @@ class _Run:
         return TrainingOutcome(0)
 
     def _train(self, location: StorageLocation, keys: signing.SigningKeys) -> TrainingOutcome:
+        from svc.training.final_model import train_final
         from svc.training.judging.measurements import measure_winner
         from svc.training.judging.rankers import rank_ms
 
@@ -267,7 +268,7 @@ class _Run:
         # memory of its matrix, so memory may be too small for both. With `promotion`, the comparison needs the winner.
         measured = replace(measured, winner=measured.winner if self._rules else None)
         self.progress.phase("training the final model")
-        final = self._final_model(task, result, learned if learned is not None and learned.ships else None)
+        final = train_final(task, result, learned if learned is not None and learned.ships else None)
         matrix, model = final.matrix, final.model
         cold_start = self._cold_start(task, result, final)
         new_items = self._new_items(task, result, final)
@@ -345,11 +346,6 @@ class _Run:
         self.progress.phase("learning the order of pages")
         tables = item_tables(self.loaded, task.data, self.settings, self.options.variables)
         return learn(task, measured.winner, tables)
-
-    def _final_model(self, task: prepare.SearchTask, result: SearchResult, learned: Learned | None) -> FinalModel:
-        from svc.training.final_model import train_final
-
-        return train_final(task, result, learned)
 
     def _cold_start(self, task: prepare.SearchTask, result: SearchResult, final: FinalModel) -> Mapping[str, Any]:
         if final.aware is None:

@@ -191,7 +191,6 @@ class RunReport:
     path: Path | None
     loaded: LoadedRecipe
     settings: Settings
-    variables: Mapping[str, str]
     progress: Progress
 
     def check(self) -> None:

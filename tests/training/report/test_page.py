@@ -206,7 +206,7 @@ def test_an_artifact_without_training_facts_is_refused(tmp_path: Path, monkeypat
 
 
 def report_at(path: Path | None, loaded: LoadedRecipe) -> RunReport:
-    return RunReport(path, loaded, Settings(), {}, Progress())
+    return RunReport(path, loaded, Settings(), Progress())
 
 
 def test_without_a_report_path_nothing_is_measured(make_recipe: Make) -> None:
