@@ -7,6 +7,7 @@ attributes that serving needs and drops the rest (training matrices, gradients, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -86,29 +87,26 @@ def to_history(
       It is None if the parts of a blend have different recencies.
     - `beside` is True if the scorer for users outside the training data has another recency than the main scorer.
     """
-    matrix = X.tocsr(copy=True)
+    matrix, ties = X.tocsr(copy=True), None
     matrix.sum_duplicates()
     if positions is None:
         matrix.eliminate_zeros()
-        return _history(matrix, matrix.data.astype(np.float32), with_values=with_values)
-    order, ties = in_order(positions)
-    matrix.indices, values = matrix.indices[order], matrix.data[order].astype(np.float32)
-    history = _history(matrix, values, with_values=with_values)
-    return History(
-        history.offsets,
-        history.columns,
-        history.weights,
+    else:
+        order, ties = in_order(positions)
+        matrix.indices, matrix.data = matrix.indices[order], matrix.data[order]
+    values = matrix.data.astype(np.float32)
+    stored = values if with_values and (values != 1).any() else None
+    history = History(_offsets(matrix.indptr), matrix.indices.astype(np.int32), stored)
+    if ties is None:
+        return history
+    return replace(
+        history,
         recency=recency or 0.0,
         ties=ties if ties.any() else None,
         recency_by_part=recency is None,
         keeps_order=recency == 0.0,
         recency_beside=beside,
     )
-
-
-def _history(matrix: Any, values: NDArray[np.float32], *, with_values: bool) -> History:
-    stored = values if with_values and (values != 1).any() else None
-    return History(_offsets(matrix.indptr), matrix.indices.astype(np.int32), stored)
 
 
 def _offsets(indptr: Any) -> Offsets:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import queue
+import re
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
 from svc.errors import FeatureRidgeFailed
@@ -144,19 +144,12 @@ def how_many_fit(name: str, n_items: int) -> int | None:
     """
     if not ALGORITHMS[name].needs_dense_items:
         return None
-    available = _available_bytes()
-    return None if available == float("inf") else int(available // (n_items**2 * 4 * _DENSE_COPIES))
-
-
-def _available_bytes() -> float:
     try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        memory = Path("/proc/meminfo").read_text(encoding="ascii")
     except OSError:
-        return float("inf")
-    for line in lines:
-        if line.startswith("MemAvailable:"):
-            return float(line.split()[1]) * 1024
-    return float("inf")
+        return None
+    available = re.search(r"^MemAvailable: +(\d+) kB$", memory, re.MULTILINE)
+    return None if available is None else int(available[1]) * 1024 // (n_items**2 * 4 * _DENSE_COPIES)
 
 
 def train_to_best_epoch(
@@ -255,19 +248,14 @@ def with_diagonal(weights: Any, self_weight: float) -> Any:
     """
     if not sparse.issparse(weights):
         np.fill_diagonal(weights, -np.inf)
-        np.fill_diagonal(weights, self_weight * _not_below_zero(weights.max(axis=1)))
+        np.fill_diagonal(weights, self_weight * np.maximum(weights.max(axis=1), 0.0))
         return weights
     entries = weights.tocoo()
     is_other = entries.row != entries.col
     places = (entries.row[is_other], entries.col[is_other])
     others = sparse.csr_matrix((entries.data[is_other], places), shape=weights.shape)
-    largest = _not_below_zero(others.max(axis=1).toarray().ravel())
+    largest = np.maximum(others.max(axis=1).toarray().ravel(), 0.0)
     result = (others + sparse.diags(self_weight * largest, dtype=others.dtype)).tocsr()
     result.eliminate_zeros()
     result.sort_indices()
     return result
-
-
-def _not_below_zero(values: NDArray[Any]) -> NDArray[Any]:
-    bounded: NDArray[Any] = np.maximum(values, 0.0)
-    return bounded

@@ -10,6 +10,7 @@ the session by position, as in Kersbergen et al., "Serenade", SIGMOD 2022.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -91,12 +92,8 @@ class _Positions:
         self.time_ns = moments[begins]
         self.items = sparse.csr_matrix((np.ones(len(order)), items, starts), shape=(len(self.user), times.shape[1]))
 
-    def by_item(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the positions of each item, one item after the other, and where each item begins, (items + 1,)."""
-        columns = self.items.tocsc()
-        return columns.indices.astype(np.int64), columns.indptr.astype(np.int64)
 
-
+@dataclass(frozen=True, slots=True, eq=False)
 class _Near:
     """All pairs of an item i and a position of the same user that is near a position of i, each with a weight.
 
@@ -104,32 +101,25 @@ class _Near:
     it is d steps earlier. Positions more than `max_gap_ns` apart form no pair.
     """
 
-    def __init__(
-        self,
-        positions: _Positions,
-        after: NDArray[np.float64],
-        before: NDArray[np.float64],
-        max_gap_ns: int | None,
-    ) -> None:
-        self._positions = positions
-        self._after = after
-        self._before = before
-        self._max_gap_ns = max_gap_ns
+    positions: _Positions
+    after: NDArray[np.float64]
+    before: NDArray[np.float64]
+    max_gap_ns: int | None
 
     def reverse(self) -> _Near:
         """Return the same pairs with the weights of earlier and later positions exchanged."""
-        return _Near(self._positions, self._before, self._after, self._max_gap_ns)
+        return replace(self, after=self.before, before=self.after)
 
     def sums(self) -> NDArray[np.float64]:
         """Return Σ_k C(i, k) of each item i, (items,), with 1 instead of 0, because weights are divided by the sums."""
-        sizes = np.diff(self._positions.items.indptr).astype(np.float64)
+        sizes = np.diff(self.positions.items.indptr).astype(np.float64)
         sums = np.concatenate([pairs @ sizes for _, pairs in self._blocks()])
         return np.where(sums > 0, sums, 1.0)
 
     def counts(self) -> Iterator[tuple[int, sparse.csr_matrix]]:
         """Yield C in blocks of rows. Each is the number of its first item and a (items of the block, items) CSR."""
         for first, pairs in self._blocks():
-            counts = pairs @ self._positions.items
+            counts = pairs @ self.positions.items
             counts.sort_indices()
             yield first, counts
 
@@ -139,9 +129,10 @@ class _Near:
         Each block is the number of its first item and a (items of the block, positions) CSR. It has at most
         `_MOST_PAIRS` pairs, unless it is a single item.
         """
-        entries, starts = self._positions.by_item()
+        by_item = self.positions.items.tocsc()
+        entries, starts = by_item.indices.astype(np.int64), by_item.indptr.astype(np.int64)
         n_items = len(starts) - 1
-        most_entries = max(1, _MOST_PAIRS // (2 * len(self._after)))
+        most_entries = max(1, _MOST_PAIRS // (2 * len(self.after)))
         first = 0
         while first < n_items:
             end = int(np.searchsorted(starts, starts[first] + most_entries, side="right")) - 1
@@ -152,16 +143,16 @@ class _Near:
             first = end
 
     def _pairs(self, rows: NDArray[np.int64], own: NDArray[np.int64], n_rows: int) -> sparse.csr_matrix:
-        user, time_ns = self._positions.user, self._positions.time_ns
+        user, time_ns = self.positions.user, self.positions.time_ns
         found_rows, found_positions, found_weights = [], [], []
-        for sign, weights in ((1, self._after), (-1, self._before)):
+        for sign, weights in ((1, self.after), (-1, self.before)):
             for steps, weight in enumerate(weights, start=1):
                 other = own + sign * steps
                 inside = (other >= 0) & (other < len(user)) & (weight > 0)
                 source, target = own[inside], other[inside]
                 near = user[target] == user[source]
-                if self._max_gap_ns is not None:
-                    near &= np.abs(time_ns[target] - time_ns[source]) <= self._max_gap_ns
+                if self.max_gap_ns is not None:
+                    near &= np.abs(time_ns[target] - time_ns[source]) <= self.max_gap_ns
                 found_rows.append(rows[inside][near])
                 found_positions.append(target[near])
                 found_weights.append(np.full(int(near.sum()), weight))

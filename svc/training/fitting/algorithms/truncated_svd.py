@@ -9,7 +9,7 @@ scores.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from irspack.recommenders import TruncatedSVDRecommender
@@ -28,24 +28,12 @@ served models have it anyway.
 Vector = NDArray[np.float64]
 
 
-class _Weights(NamedTuple):
-    """Factors by which the interaction matrix is scaled.
-
-    `users`, (users,), scales the rows before the SVD. `before`, (items,), scales the columns before the SVD. `after`,
-    (items,), scales the scores of the items.
-    """
-
-    users: Vector
-    before: Vector
-    after: Vector
-
-
 class WeightedSVDRecommender(TruncatedSVDRecommender, register_class=False):
     """Truncated SVD that scores a history x, (items,), by (x · before) V Vᵀ · after.
 
-    `before` and `after` are the `_Weights` of `weighting` ("NONE", "DEGREES" or "BM_25"). V, (items, K), has the right
-    singular vectors of the weighted matrix. A score depends only on the history, so a known user and a new user with
-    the same history get the same scores.
+    `before` and `after` are those of `_weights` by `weighting` ("NONE", "DEGREES" or "BM_25"). V, (items, K), has the
+    right singular vectors of the weighted matrix. A score depends only on the history, so a known user and a new user
+    with the same history get the same scores.
     """
 
     def __init__(self, matrix: Any, *, weighting: str = "NONE", **parameters: Any) -> None:
@@ -55,29 +43,34 @@ class WeightedSVDRecommender(TruncatedSVDRecommender, register_class=False):
 
     def _learn(self) -> None:
         interactions = self.X_train_all.astype(np.float64).tocsr()
-        weights = _weights(interactions, self.weighting)
-        weighted = (sparse.diags(weights.users) @ interactions @ sparse.diags(weights.before)).tocsr()
+        users, before, after = _weights(interactions, self.weighting)
+        weighted = (sparse.diags(users) @ interactions @ sparse.diags(before)).tocsr()
         precision = np.float32 if _EXACT_FROM * self.n_components <= min(weighted.shape) else np.float64
         decomposer = TruncatedSVD(n_components=self.n_components, random_state=self.random_seed)
         self.decomposer_ = decomposer.fit(weighted.astype(precision))
         vectors = self.decomposer_.components_
-        self.z_ = (interactions @ (vectors * weights.before).T).astype(precision)
-        self.decomposer_.components_ = (vectors * weights.after).astype(precision)  # irspack scores by them
-        self.history_scales_ = weights.before / weights.after
+        self.z_ = (interactions @ (vectors * before).T).astype(precision)
+        self.decomposer_.components_ = (vectors * after).astype(precision)  # irspack scores by them
+        self.history_scales_ = before / after
 
     def get_score_cold_user(self, X: Any) -> Any:  # noqa: N803 - irspack's name
         assert self.history_scales_ is not None, "scored before it was trained"
         return self.get_score_from_user_embedding(X @ (self.decomposer.components_ * self.history_scales_).T)
 
 
-def _weights(interactions: Any, weighting: str) -> _Weights:
+def _weights(interactions: Any, weighting: str) -> tuple[Vector, Vector, Vector]:
+    """Return the factors by which the interaction matrix is scaled.
+
+    They scale its rows before the SVD, (users,), its columns before the SVD, (items,), and the scores of the items
+    after it, (items,).
+    """
     n_users, n_items = interactions.shape
     of_users = np.maximum(np.diff(interactions.indptr), 1).astype(np.float64)
     of_items = np.maximum(np.bincount(interactions.indices, minlength=n_items), 1).astype(np.float64)
     if weighting == "DEGREES":
-        return _Weights(of_users**-0.5, of_items**-0.5, of_items**0.5)
+        return of_users**-0.5, of_items**-0.5, of_items**0.5
     if weighting == "BM_25":
         rarity = np.log(n_users / of_items) + 1.0
         length = _K1 * (1.0 - _B + _B * of_users / of_users.mean())
-        return _Weights((_K1 + 1.0) / (1.0 + length), rarity, 1.0 / rarity)
-    return _Weights(np.ones(n_users), np.ones(n_items), np.ones(n_items))
+        return (_K1 + 1.0) / (1.0 + length), rarity, 1.0 / rarity
+    return np.ones(n_users), np.ones(n_items), np.ones(n_items)
