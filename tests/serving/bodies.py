@@ -8,9 +8,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from svc.errors import ValidationFailed
-from svc.serving.api.bodies.large_bodies import LargeBody, Longest
-
-ROOMY = Longest(items=10**7, names=10**7, at_top={})
+from svc.serving.api.bodies.large_bodies import LargeBody
 
 
 def expected(body: bytes) -> str | None:
@@ -33,16 +31,15 @@ def several(document: bytes, least: int) -> bytes:
     return b'{"a":[%b]}' % b",".join([document] * (least // (len(document) + 1) + 1))
 
 
-def read(body: bytes, longest: Longest = ROOMY, step: int = 1 << 16) -> dict[str, Any]:
+def read(body: bytes, step: int = 1 << 16) -> dict[str, Any]:
     """Parse a large body in parts of `step` bytes. Raises ValidationFailed."""
-    large = LargeBody(longest)
+    large = LargeBody()
     for start in range(0, len(body), step):
         large.feed(body[start : start + step])
         work(large)
     large.end()
     work(large)
-    assert large.value is not None
-    return large.value
+    return large.result()
 
 
 def work(large: LargeBody) -> None:
@@ -51,8 +48,8 @@ def work(large: LargeBody) -> None:
         large.work()
 
 
-def found(body: bytes, longest: Longest = ROOMY, step: int = 1 << 16) -> str | None:
+def found(body: bytes, step: int = 1 << 16) -> str | None:
     try:
-        return repr(read(body, longest, step))
+        return repr(read(body, step))
     except ValidationFailed:
         return None

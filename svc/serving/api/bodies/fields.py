@@ -90,7 +90,7 @@ def _feature_value(value: object) -> object:
     values = value if isinstance(value, list) else (value,)
     if len(values) <= MAX_LABELS and all(map(_is_scalar, values)):
         return value
-    if all(map(_is_number, values)):
+    if all(map(_is_number, values[: MAX_DIMENSIONS + 1])):
         if len(values) <= MAX_DIMENSIONS:
             return value
         raise PydanticCustomError(

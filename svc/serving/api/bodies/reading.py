@@ -7,15 +7,17 @@ from typing import Any
 
 import trio
 
-from svc.errors import BodyTimeout, PayloadTooLargeForRequest, ValidationFailed
-from svc.serving.api.bodies.large_bodies import SLICE_S, LargeBody
-from svc.serving.api.bodies.requests import LONGEST
+from svc.errors import BodyTimeout, PayloadTooLargeForRequest
+from svc.serving.api.bodies.large_bodies import LargeBody
 from svc.serving.precedence import Precedence
 from svc.serving.transport.messages import SLOWEST_BYTES_PER_S
 from svc.settings import Settings
 
 SMALL_BYTES = 64 * 1024
 """Longest body that is kept as bytes. Longer bodies are parsed while they arrive."""
+
+PIECE_S = 0.0005
+"""Approximate time that the parsing of one piece takes."""
 
 Receive = Callable[[], Awaitable[bytes]]
 """A function that returns the next part of a body, or empty bytes after the last part (`Incoming.receive`)."""
@@ -52,64 +54,31 @@ class Bodies:
         raise BodyTimeout(BodyTimeout.template.format(seconds=self._timeout_s))
 
     async def _take(self, receive: Receive, scope: trio.CancelScope) -> Body:
-        arriving = _Arriving(self._turns, self._precedence)
+        size, small, large = 0, bytearray(), LargeBody()
         while part := await receive():
-            if arriving.size:
+            if size:
                 scope.deadline += len(part) / SLOWEST_BYTES_PER_S
-            if arriving.size + len(part) > self._cap:
+            size += len(part)
+            if size > self._cap:
                 raise self._too_large()
-            await arriving.add(part)
-        return await arriving.whole()
+            if size <= SMALL_BYTES:
+                small += part
+            else:
+                large.feed(bytes(small) + part)
+                small.clear()
+                await self._parse(large)
+        if size <= SMALL_BYTES:
+            return bytes(small)
+        large.end()
+        await self._parse(large)
+        return large.result()
+
+    async def _parse(self, body: LargeBody) -> None:
+        """Parse the received part of a large body, as far as possible."""
+        while not body.hungry:
+            async with self._turns:
+                body.work()
+                await self._precedence.give_way(PIECE_S)
 
     def _too_large(self) -> PayloadTooLargeForRequest:
         return PayloadTooLargeForRequest(PayloadTooLargeForRequest.template.format(cap=self._cap))
-
-
-class _Arriving:
-    """A body that is still arriving. If the received part is invalid, further parts are dropped."""
-
-    def __init__(self, turns: trio.Lock, precedence: Precedence) -> None:
-        self.size = 0
-        self._turns = turns
-        self._precedence = precedence
-        self._small = bytearray()
-        self._large: LargeBody | None = None
-        self._refusal: ValidationFailed | None = None
-
-    async def add(self, part: bytes) -> None:
-        """Add a received part. Beyond SMALL_BYTES the body is parsed at once."""
-        self.size += len(part)
-        if self.size <= SMALL_BYTES:
-            self._small += part
-            return
-        if self._large is None and self._refusal is None:
-            self._large = LargeBody(LONGEST)
-            part = bytes(self._small) + part
-            self._small.clear()
-        await self._read(part)
-
-    async def whole(self) -> Body:
-        """Return the body. Call it after the last part has been added. Raises ValidationFailed."""
-        if self.size <= SMALL_BYTES:
-            return bytes(self._small)
-        await self._read(None)
-        if self._large is None or self._large.value is None:
-            assert self._refusal is not None, "a large body is read or refused"
-            raise self._refusal
-        return self._large.value
-
-    async def _read(self, part: bytes | None) -> None:
-        """Parse the next part, or the rest of the body if `part` is None."""
-        if self._large is None:
-            return
-        try:
-            if part is None:
-                self._large.end()
-            else:
-                self._large.feed(part)
-            while not self._large.hungry:
-                async with self._turns:
-                    self._large.work()
-                    await self._precedence.give_way(SLICE_S)
-        except ValidationFailed as error:
-            self._refusal, self._large = error, None

@@ -13,10 +13,8 @@ from pydantic_core import from_json
 
 from svc.errors import ValidationFailed
 from svc.serving.api.bodies import large_bodies
-from svc.serving.api.bodies.large_bodies import AHEAD_BYTES, MAX_DEPTH, LargeBody, Longest
-from tests.serving.bodies import ROOMY, expected, found, read, several, work
-
-LONGEST = Longest(items=10, names=8, at_top={"requests": 4})
+from svc.serving.api.bodies.large_bodies import AHEAD_BYTES, KEPT_NAMES, MAX_DEPTH, PIECE_BYTES, LargeBody
+from tests.serving.bodies import expected, found, read, several, work
 
 SCALARS = (
     st.none()
@@ -58,10 +56,10 @@ def documents(draw: st.DrawFn) -> bytes:
     )
 
 
-def kind(body: bytes, longest: Longest = LONGEST) -> tuple[list[str], str]:
+def kind(body: bytes) -> tuple[list[str], str]:
     """Return the type and the place of a refusal."""
     with pytest.raises(ValidationFailed) as caught:
-        read(body, longest)
+        read(body)
     (error,) = caught.value.errors or []
     return error["loc"], error["type"]
 
@@ -70,7 +68,7 @@ def kind(body: bytes, longest: Longest = LONGEST) -> tuple[list[str], str]:
 @given(documents())
 def test_large_and_small_bodies_give_the_same_values(body: bytes) -> None:
     """Values and errors equal those of one `from_json` call, for every size of parts."""
-    for piece in (1, 24, large_bodies.PIECE_BYTES):
+    for piece in (1, 24, PIECE_BYTES):
         with patch.object(large_bodies, "PIECE_BYTES", piece):
             assert found(body) == expected(body)
 
@@ -175,7 +173,7 @@ def test_nesting_has_the_bound_of_small_bodies(opening: bytes, closing: bytes, i
 
 
 def test_each_call_of_the_parser_gets_a_bounded_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each `from_json` call gets at most PIECE_BYTES, or one text of bounded length."""
+    """Each `from_json` call gets at most PIECE_BYTES and the open brackets, or one text of bounded length."""
     lengths = []
 
     def parsed(piece: bytes, **options: Any) -> Any:
@@ -185,35 +183,22 @@ def test_each_call_of_the_parser_gets_a_bounded_piece(monkeypatch: pytest.Monkey
     monkeypatch.setattr(large_bodies, "from_json", parsed)
     words = b",".join([b'"word"'] * 100_000)
     pairs = b",".join(b'"n%d":0' % number for number in range(50_000))
+    assert found(b'{"a":[[%b]],"b":[%b]}' % (words, b"{},".join([b'"],[,"'] * 30_000))) is None
     assert found(b'{"a":[[%b]],"b":{"c":{%b}}}' % (words, pairs)) is not None
-    assert max(lengths) <= large_bodies.PIECE_BYTES + 2
+    assert max(lengths) <= PIECE_BYTES + 100
     assert kind(b'{"a":"%b"}' % (b'\\"' * 1_000_000)) == (["body"], "too_long")
-    assert max(lengths) <= 2 * large_bodies.LONGEST_RUN_BYTES
+    assert found(b'{"a":["%b","b"]}' % (b"," * 300_000)) is not None
+    assert max(lengths) <= AHEAD_BYTES
 
 
-@pytest.mark.parametrize(
-    "body, place",
-    [
-        (b'{"requests":[1,2,3,4,5,', ["body", "requests"]),
-        (b'{"requests":[{},{},{},{},{},', ["body", "requests"]),
-        (b'{"other":[%b' % (b"1," * 11), ["body"]),
-        (b"{%b" % b"".join(b'"n%d":[],' % number for number in range(20)), ["body"]),
-    ],
-)
-def test_an_error_of_the_whole_body_ends_parsing(body: bytes, place: list[str]) -> None:
-    """The parser ignores bytes after a top-level list or object that is too long."""
-    assert kind(body) == (place, "too_long")
-
-
-def test_an_error_of_an_element_is_left_to_validation() -> None:
-    """The parser drops most values of an element's long list, but keeps its length.
-
-    Of a large object it keeps one name too many, so that validation refuses the element.
-    """
-    body = {"requests": [{"a": list(range(30)), "b": [[0]] * 30}, {f"n{n}": [n] for n in range(30)}, {"a": 1}]}
-    first, second, third = read(json.dumps(body).encode(), LONGEST)["requests"]
-    assert (len(first["a"]), len(first["b"]), first["b"][-1]) == (30, 30, None)
-    assert list(second) == [f"n{n}" for n in range(9)]
+def test_a_long_object_keeps_enough_names_to_be_refused() -> None:
+    """Validation refuses it, and reports few errors. A list keeps its length."""
+    names = b",".join(b'"n%d":[%d]' % (number, number) for number in range(20_000))
+    body = b'{"requests":[{%b},{"a":[%b]},{"a":1}]}' % (names, b",".join([b"0"] * 20_000))
+    first, second, third = read(body)["requests"]
+    assert KEPT_NAMES <= len(first) <= KEPT_NAMES + PIECE_BYTES // 8
+    assert list(first.values())[-1] == [19_999]
+    assert second == {"a": [0] * 20_000}
     assert third == {"a": 1}
 
 
@@ -222,12 +207,12 @@ def test_an_error_of_an_element_is_left_to_validation() -> None:
     [
         (b'{"a":[%b[]]}' % (b'["x"],' * 100_000), "too_many_values"),
         (b'{"a":["x"%b]}' % (b',"x"' * 1_000_000), "too_many_values"),
-        (b'{"a":"%b"}' % (b"x" * 300_000), "too_long"),
+        (b'{"a":"%b"}' % (b"x" * 800_000), "too_long"),
     ],
 )
 def test_too_many_or_too_long_values_refuse_the_body(body: bytes, reason: str) -> None:
     """The limits apply before the values are parsed."""
-    assert kind(body, ROOMY) == (["body"], reason)
+    assert kind(body) == (["body"], reason)
 
 
 WORDS = b",".join([b'"word"'] * 100_000)
@@ -244,14 +229,14 @@ def test_invalid_json_is_named_with_its_place(start: bytes, wrong: bytes) -> Non
     assert int(error["msg"].removeprefix("Invalid JSON at or after byte ")) in range(len(start) + 1)
 
 
-@pytest.mark.parametrize("step", [1_000, large_bodies.PIECE_BYTES, 10**7])
+@pytest.mark.parametrize("step", [1_000, PIECE_BYTES, 10**7])
 def test_blanks_may_stand_between_tokens(step: int) -> None:
-    """120,000 blanks at any place leave the values unchanged. 200,000 blanks are refused like a long text."""
+    """120,000 blanks at any place leave the values unchanged. 800,000 blanks are refused like a long text."""
     tokens = [b"{", b'"a"', b":", b"[", b"1", b",", b'"x  y"', b"]", b"}"]
     for place in range(len(tokens) + 1):
         body = b"".join([*tokens[:place], b" \t\n\r" * 30_000, *tokens[place:]])
-        assert read(body, LONGEST, step) == {"a": [1, "x  y"]}
-    assert kind(b'{"a":%b1}' % (b" " * 200_000)) == (["body"], "too_long")
+        assert read(body, step) == {"a": [1, "x  y"]}
+    assert kind(b'{"a":%b1}' % (b" " * 800_000)) == (["body"], "too_long")
 
 
 TEXTS = b"""{"0":{"1":"2","a":[1,"3","4",{},2,"5"]},"b":"6","c":[["7"],"8",["9",[]]]}"""
@@ -270,23 +255,21 @@ def test_the_longest_texts_between_the_longest_blanks_are_parsed(place: int) -> 
 
 
 def test_parsed_bytes_are_freed() -> None:
-    """The parser of an endless body keeps a bounded number of bytes.
-
-    It refuses a list of too many items before the end.
-    """
-    large = LargeBody(ROOMY)
+    """The parser of an endless body keeps a bounded number of bytes, and none after an error."""
+    large = LargeBody()
     part = b'"%b",' % (b"x" * 1000) * 60
     large.feed(b'{"a":{"b":[')
     for _ in range(100):
         large.feed(part)
         work(large)
-        assert len(large._window) + len(large._received) <= 4 * AHEAD_BYTES
-    large = LargeBody(LONGEST)
-    with pytest.raises(ValidationFailed, match="at most 10 items"):
-        large.feed(b'{"a":[')
-        for _ in range(2 * AHEAD_BYTES // len(part)):
-            large.feed(part)
-            work(large)
+        assert len(large._received) <= AHEAD_BYTES
+    large.feed(b"wrong," * 10)
+    for _ in range(100):
+        large.feed(part)
+        work(large)
+    assert len(large._received) == 0
+    with pytest.raises(ValidationFailed, match="Invalid JSON at or after byte 60"):
+        large.result()
 
 
 @pytest.mark.parametrize(
@@ -297,16 +280,16 @@ def test_parsed_bytes_are_freed() -> None:
         b'{"a":{"b":[],%b}}' % b",".join(b'"%d":0' % n for n in range(10_000)),
     ],
 )
-def test_a_step_ends_at_the_first_token_after_its_time_slice(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next step continues at this token."""
-    monkeypatch.setattr(large_bodies, "SLICE_S", 0.0)
+def test_a_step_parses_one_piece(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next step continues after it."""
     monkeypatch.setattr(large_bodies, "PIECE_BYTES", 100)
-    large = LargeBody(ROOMY)
+    monkeypatch.setattr(large_bodies, "KEPT_NAMES", 20_000)
+    large = LargeBody()
     large.feed(body)
     large.end()
     steps = 0
     while not large.hungry:
         large.work()
         steps += 1
-    assert steps > 700
-    assert repr(large.value) == expected(body)
+    assert len(body) / 100 < steps < len(body) / 80
+    assert repr(large.result()) == expected(body)

@@ -65,7 +65,7 @@ Parse = Callable[[Any, bytes], Any]
 
 def in_pieces(schema: Any, body: bytes) -> Any:
     """Return the result of parsing the body as a large one."""
-    large = read(body, requests.LONGEST)
+    large = read(body)
     if not issubclass(schema, requests.Batch):
         return parse(schema, large)
     *_, batch = requests.parse_batch(schema, large)
