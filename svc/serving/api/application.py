@@ -83,10 +83,10 @@ class AccessLog:
         """
         route = None if request is None else request.route
         status = response.status
-        if not self._all and (status in _SUCCESS or is_summed or (route is not None and route.any_host)):
+        if not self._all and (status in _SUCCESS or is_summed or (route is not None and route.row.any_host)):
             return
         method, key = ("", None) if request is None else (request.method, request.key)
-        target = {} if route is None else {"recipe": route.name or None, "verb": route.label(method)}
+        target = {} if route is None else {"recipe": route.name or None, "verb": route.label}
         logs.emit(
             events.REQUEST_ANSWERED,
             method=method,
@@ -140,11 +140,9 @@ class Application:
         """
         try:
             route = self._router.find(parse_target(target, method).path)
-        except ApiError:  # `_respond` parses the target again, and answers with this error
+            return (None, "") if route is None else (route.endpoint(method), route.name)
+        except ApiError:  # `_respond` finds this error again, and answers with it
             return None, ""
-        if route is None:
-            return None, ""
-        return route.endpoints.get("GET" if method == "HEAD" else method), route.name
 
     async def __call__(self, incoming: Incoming) -> Response | None:
         """Return the complete answer, or None if the client has disconnected. Raises nothing."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -100,36 +100,27 @@ class Endpoint:
 class Route(NamedTuple):
     """The result of looking up the path of a request in the table of endpoints."""
 
-    endpoints: Mapping[str, Endpoint]
-    """The rows with this path, by method."""
+    row: Endpoint
+    """The only row with this path."""
     name: str
     """The recipe in the path, or ""."""
     verb: str
-    any_host: bool
+    """`row.verb`, computed once."""
 
     @property
-    def path(self) -> str:
-        """The path as in the table, with `{name}` in the place of the recipe."""
-        return next(iter(self.endpoints.values())).path
-
-    def label(self, method: str) -> str:
-        """Return the name of the endpoint for the log: its verb, or its name if it is not a verb.
-
-        If no row has `method`, the first row gives the name.
-        """
-        endpoint = self.endpoints.get("GET" if method == "HEAD" else method, next(iter(self.endpoints.values())))
-        return endpoint.verb or endpoint.name
+    def label(self) -> str:
+        """The name of the endpoint for the log: its verb, or its name if it is not a verb."""
+        return self.verb or self.row.name
 
     def endpoint(self, method: str) -> Endpoint:
-        """Return the row for `method`. HEAD gets the row of GET. Raises MethodNotAllowed if there is no such row.
+        """Return the row if it has this method. A row of GET answers HEAD too. Raises MethodNotAllowed.
 
         Methods are case-sensitive (RFC 9110, 9.1).
         """
-        endpoint = self.endpoints.get("GET" if method == "HEAD" else method)
-        if endpoint is None:
-            allowed = [*self.endpoints, *(["HEAD"] if "GET" in self.endpoints else [])]
+        allowed = ["GET", "HEAD"] if self.row.method == "GET" else [self.row.method]
+        if method not in allowed:
             message = errors.MethodNotAllowed.template.format(methods=", ".join(allowed))
-            if method == "POST" and self.path.startswith("/v1/recipes/"):
+            if method == "POST" and self.row.path.startswith("/v1/recipes/"):
                 message += "; :recommend takes POST"
             raise errors.MethodNotAllowed(message, fields={"allow": allowed})
-        return endpoint
+        return self.row

@@ -226,13 +226,7 @@ class Router:
     """
 
     def __init__(self, endpoints: Iterable[Endpoint]) -> None:
-        by_path: dict[str, dict[str, Endpoint]] = {}
-        for endpoint in endpoints:
-            by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint
-        self._by_path = {
-            path: Route(rows, "", next(iter(rows.values())).verb, all(row.any_host for row in rows.values()))
-            for path, rows in by_path.items()
-        }
+        self._by_path = {row.path: Route(row, "", row.verb) for row in endpoints}
         before = {path.partition(PARAMETER)[0] for path in self._by_path if PARAMETER in path}
         prefixes = "|".join(map(re.escape, sorted(before)))
         self._with_name = re.compile(f"({prefixes})({NAME_PATTERN.strip('^$')})(.*)", re.DOTALL)
@@ -243,7 +237,7 @@ class Router:
         if match is not None:
             route = self._by_path.get(match[1] + PARAMETER + match[3])
             if route is not None:
-                return Route(route.endpoints, match[2], route.verb, route.any_host)
+                return Route(route.row, match[2], route.verb)
         return None if PARAMETER in path else self._by_path.get(path)
 
 

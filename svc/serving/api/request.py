@@ -211,7 +211,7 @@ class Request:
             # A proxy in front may trust Content-Length and split the bytes into other requests (request smuggling).
             raise AmbiguousLength
         host = parse_host(headers.get(b"host", b"") if target.host is None else target.host)
-        if route is None or not route.any_host:
+        if route is None or not route.row.any_host:
             self._checks.hosts.check(host)
         if headers.get(b"content-encoding", b"identity").lower() != b"identity":
             raise EncodingNotSupported

@@ -111,8 +111,8 @@ class RequestSpan:
         span = self._span
         span.set_attribute("svc.request_id", request_id)
         if route is not None:
-            span.update_name(f"{self._method} {route.path}")
-            span.set_attribute("http.route", route.path)
+            span.update_name(f"{self._method} {route.row.path}")
+            span.set_attribute("http.route", route.row.path)
         if recipe is not None:
             span.set_attribute("svc.recipe", recipe)
         if response is None:
