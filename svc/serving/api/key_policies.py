@@ -13,11 +13,12 @@ import re
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import trio
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import from_json
 
 from svc import events, logs
@@ -50,39 +51,25 @@ _KID = re.compile(KEY_ID)
 _ROUNDING = 1e-9
 
 
-def _rate(text: str) -> str:
-    match = _RATE.fullmatch(text)
+def _per_s(text: object) -> float:
+    """Return the requests a second that a text such as "30/min" means."""
+    match = _RATE.fullmatch(text) if isinstance(text, str) else None
     if match is None or not float(match["count"]):
         raise ValueError("is not a rate above zero such as 200/s, 30/min or 1000/h")
-    return text
+    return float(match["count"]) / _SECONDS[match["unit"]]
 
 
-def _day(text: str) -> str:
+def _beginning_of(day: object) -> float:
+    """Return 00:00 UTC of a day such as "2027-01-01" as Unix time in seconds, or infinity for None."""
+    if day is None:
+        return math.inf
     with contextlib.suppress(ValueError):
-        if _DAY.fullmatch(text) and datetime.date.fromisoformat(text):
-            return text
+        if isinstance(day, str) and _DAY.fullmatch(day):
+            return datetime.datetime.fromisoformat(f"{day}T00:00Z").timestamp()
     raise ValueError("is not a day such as 2027-01-01")
 
 
 Pattern = Annotated[str, Field(pattern=r"^[A-Za-z0-9_*?-]{1,64}$")]
-
-
-class PolicySpec(BaseModel):
-    """One entry of the policy file: the policy of a key, as the operator wrote it. A missing field limits nothing."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-    recipes: Annotated[list[Pattern], Field(max_length=MAX_PATTERNS)] | None = None
-    verbs: list[Literal["recommend", "recommend-related", "recommend-users"]] | None = None
-    rate: Annotated[str, AfterValidator(_rate)] | None = None
-    burst: Annotated[int, Field(ge=1, le=MAX_BURST)] | None = None
-    expires: Annotated[str, AfterValidator(_day)] | None = None
-
-    @model_validator(mode="after")
-    def _burst_of_a_rate(self) -> PolicySpec:
-        if self.burst is not None and self.rate is None:
-            raise ValueError("burst says nothing without rate")
-        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,30 +80,37 @@ class Rate:
     burst: float
 
 
-@dataclass(frozen=True, slots=True)
-class KeyPolicy:
-    """The policy of one key, prepared for checking requests. Fields that are None limit nothing."""
+class KeyPolicy(BaseModel):
+    """The policy of one key, an entry of the policy file. A missing field limits nothing."""
 
-    recipes: re.Pattern[str] | None = None
-    """Matches the names of recipes that the key may use."""
-    verbs: frozenset[str] | None = None
-    rate: Rate | None = None
-    expires_at: float = math.inf
-    """Unix time in seconds."""
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
-    @classmethod
-    def of(cls, spec: PolicySpec) -> KeyPolicy:
-        """Return the policy of an entry of the file."""
-        return cls(
-            recipes=None if spec.recipes is None else _names(spec.recipes),
-            verbs=None if spec.verbs is None else frozenset(spec.verbs),
-            rate=None if spec.rate is None else _rate_of(spec.rate, spec.burst),
-            expires_at=math.inf if spec.expires is None else _beginning_of(spec.expires),
-        )
+    recipes: Annotated[list[Pattern], Field(max_length=MAX_PATTERNS)] | None = None
+    verbs: list[Literal["recommend", "recommend-related", "recommend-users"]] | None = None
+    rate: Annotated[float, BeforeValidator(_per_s)] | None = None
+    """Requests a second. The file has a text such as "30/min"."""
+    burst: Annotated[int, Field(ge=1, le=MAX_BURST)] | None = None
+    expires: Annotated[float, BeforeValidator(_beginning_of)] = math.inf
+    """Unix time in seconds. The file has a day."""
+
+    @model_validator(mode="after")
+    def _burst_of_a_rate(self) -> KeyPolicy:
+        if self.burst is not None and self.rate is None:
+            raise ValueError("burst says nothing without rate")
+        return self
+
+    @property
+    def limit(self) -> Rate | None:
+        """The rate limit. By default `burst` is the number of requests in one second, at least 1."""
+        return None if self.rate is None else Rate(self.rate, float(self.burst or max(1.0, self.rate)))
+
+    @cached_property
+    def _names(self) -> re.Pattern[str]:
+        return _names(self.recipes or [])
 
     def may_ask(self, recipe: str) -> bool:
         """Return True if the policy permits recipes of this name. Such a recipe need not exist."""
-        return self.recipes is None or self.recipes.fullmatch(recipe) is not None
+        return self.recipes is None or self._names.fullmatch(recipe) is not None
 
     def allows(self, endpoint: Endpoint, recipe: str) -> bool:
         """Return True if the policy permits an endpoint. `recipe` is the name in the path, or ""."""
@@ -138,22 +132,6 @@ def _names(patterns: list[str]) -> re.Pattern[str]:
     return re.compile(rf"\A(?:{any_of})" if any_of else r"(?!)")
 
 
-def _rate_of(text: str, burst: int | None) -> Rate:
-    """Return the rate that a text such as "30/min" means.
-
-    By default `burst` is the number of requests in one second, at least 1.
-    """
-    match = _RATE.fullmatch(text)
-    assert match is not None, "the specification was validated"
-    per_s = float(match["count"]) / _SECONDS[match["unit"]]
-    return Rate(per_s, float(max(1.0, per_s) if burst is None else burst))
-
-
-def _beginning_of(day: str) -> float:
-    """Return 00:00 UTC of a day such as "2027-01-01", as Unix time in seconds."""
-    return datetime.datetime.combine(datetime.date.fromisoformat(day), datetime.time(), datetime.UTC).timestamp()
-
-
 def parse_policies(data: bytes, where: str) -> dict[str, KeyPolicy]:
     """Return the policies in the content of a policy file, by key id (kid).
 
@@ -173,7 +151,7 @@ def _parse_one(kid: str, entry: Any, where: str) -> KeyPolicy:
     if not _KID.fullmatch(kid):
         raise ConfigError(f"SVC_API_KEY_POLICIES: {where}: {shown(kid)} is no kid: it must match {KEY_ID}")
     try:
-        return KeyPolicy.of(PolicySpec.model_validate(entry))
+        return KeyPolicy.model_validate(entry)
     except ValidationError as error:
         raise ConfigError(f"SVC_API_KEY_POLICIES: {where}: {kid}: {_message_of(error)}") from None
 
@@ -182,9 +160,9 @@ def _message_of(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     field = field_path(first["loc"])
     if first["type"] == "extra_forbidden":
-        near = nearest(field, PolicySpec.model_fields)
+        near = nearest(field, KeyPolicy.model_fields)
         meant = f"did you mean `{near}`? " if near else ""
-        return f"{field}: unknown key; {meant}allowed: {', '.join(PolicySpec.model_fields)}"
+        return f"{field}: unknown key; {meant}allowed: {', '.join(KeyPolicy.model_fields)}"
     reason = str(first["ctx"]["error"]) if first["type"] == "value_error" else first["msg"]
     return f"{field}: {shown(first['input'])}: {reason}" if field else reason
 
@@ -278,11 +256,11 @@ class KeyPolicies:
         self._policies = policies
         self._throttles = {kid: throttle for kid, throttle in self._throttles.items() if kid in policies}
         for kid in list(self._buckets):
-            policy = policies.get(kid)
-            if policy is None or policy.rate is None:
+            limit = policies[kid].limit if kid in policies else None
+            if limit is None:
                 del self._buckets[kid]
             else:
-                self._buckets[kid].rate = policy.rate
+                self._buckets[kid].rate = limit
 
     def admit(self, kid: str, endpoint: Endpoint, recipe: str) -> Permit | None:
         """Return the permit of a request, or None for a key without a policy. Raises KeyNotAllowed or RateLimited.
@@ -293,7 +271,7 @@ class KeyPolicies:
         policy = self._policies.get(kid)
         if policy is None:
             return None
-        if time.time() >= policy.expires_at:
+        if time.time() >= policy.expires:
             raise self.count(KeyNotAllowed("the policy of this API key has expired", fields={"kid": kid}))
         if not policy.allows(endpoint, recipe):
             raise self.count(KeyNotAllowed(fields={"kid": kid}))
@@ -305,11 +283,9 @@ class KeyPolicies:
         return permit
 
     def _bucket(self, kid: str, policy: KeyPolicy) -> Bucket | None:
-        if policy.rate is None:
-            return None
         bucket = self._buckets.get(kid)
-        if bucket is None:
-            bucket = self._buckets[kid] = self.new_bucket(kid, policy.rate)
+        if bucket is None and (limit := policy.limit) is not None:
+            bucket = self._buckets[kid] = self.new_bucket(kid, limit)
         return bucket
 
     def next_wait_s(self, refusal: ApiError) -> float:

@@ -79,7 +79,9 @@ def test_invalid_policies_are_refused_with_the_path_of_the_field(text: str, mess
 def test_the_default_burst_is_one_second_of_the_rate_and_at_least_1() -> None:
     """Rates in any unit are converted to seconds."""
     found = policies("a: {rate: 200/s}\nb: {rate: 30/min}\nc: {rate: 7200/h}\nd: {rate: 9/s, burst: 400}")
-    rates = {kid: (policy.rate.per_s, policy.rate.burst) for kid, policy in found.items() if policy.rate}
+    rates = {kid: (policy.limit.per_s, policy.limit.burst) for kid, policy in found.items() if policy.limit}
+    unlimited = policies("a: {recipes: null, verbs: null, rate: null, burst: null, expires: null}")["a"]
+    assert (unlimited.limit, unlimited) == (None, KeyPolicy())
     assert rates == {"a": (200, 200), "b": (0.5, 1), "c": (2, 2), "d": (9, 400)}
 
 
