@@ -19,38 +19,27 @@ from svc.serving.api.endpoints import ENDPOINTS
 
 Document = dict[str, Any]
 
-NAME = {
-    "name": "name",
-    "in": "path",
-    "required": True,
-    "description": "The recipe.",
-    "schema": {"type": "string", "pattern": NAME_PATTERN},
-    "example": "movies",
-}
-REQUEST_ID = {
-    "name": "X-Request-ID",
-    "in": "header",
-    "required": False,
-    "description": "The id of the request in the answer and in the log. An invalid value is replaced.",
-    "schema": {"type": "string"},
-    "example": "checkout-42",
-}
-TRACEPARENT = {
-    "name": "traceparent",
-    "in": "header",
-    "required": False,
-    "description": "W3C trace context. An invalid value is ignored.",
-    "schema": {"type": "string"},
-    "example": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
-}
-TIMEOUT = {
-    "name": "X-Request-Timeout-Ms",
-    "in": "header",
-    "required": False,
-    "description": "Longest wait in milliseconds. A request that would wait longer is refused at once.",
-    "schema": {"type": "integer", "minimum": 1, "maximum": 999_999_999},
-    "example": 200,
-}
+
+def _parameter(name: str, where: str, description: str, example: object, **schema: object) -> Document:
+    """Return a parameter of requests that is in the path or in a header."""
+    return {
+        "name": name,
+        "in": where,
+        "required": where == "path",
+        "description": description,
+        "schema": schema,
+        "example": example,
+    }
+
+
+NAME = _parameter("name", "path", "The recipe.", "movies", type="string", pattern=NAME_PATTERN)
+_ID = "The id of the request in the answer and in the log. An invalid value is replaced."
+REQUEST_ID = _parameter("X-Request-ID", "header", _ID, "checkout-42", type="string")
+_EXAMPLE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+_TRACE = "W3C trace context. An invalid value is ignored."
+TRACEPARENT = _parameter("traceparent", "header", _TRACE, _EXAMPLE, type="string")
+_WAIT = "Longest wait in milliseconds. A request that would wait longer is refused at once."
+TIMEOUT = _parameter("X-Request-Timeout-Ms", "header", _WAIT, 200, type="integer", minimum=1, maximum=999_999_999)
 _RETURNED_ID = {
     "description": "The id of the request.",
     "schema": {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,128}$"},
