@@ -129,6 +129,9 @@ def whole(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+Place = Annotated[int, Field(ge=0, lt=MAX_LIMIT), BeforeValidator(whole)]
+
+
 def _entry(value: object, key: str, number: TypeAdapter[Any]) -> tuple[Any, ...]:
     """Validate an element of a list of items: an id, or an object with an id and perhaps a number at `key`.
 
@@ -249,7 +252,7 @@ class PinAsked(_Asked):
     """An item at a fixed position of the whole ranking, counted from 0."""
 
     item_id: Id
-    position: Annotated[int, Field(ge=0, lt=MAX_LIMIT), BeforeValidator(whole)]
+    position: Place
 
 
 def filter_at(tree: object, kinds: Mapping[str, str], *path: str | int, part: Part = "body") -> Filter:

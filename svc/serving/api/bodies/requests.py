@@ -47,6 +47,7 @@ from svc.serving.api.bodies.fields import (
     LimitAsked,
     Part,
     PinAsked,
+    Place,
     ShownItem,
     Tree,
     digits,
@@ -90,10 +91,35 @@ def _canonical(kinds: Mapping[str, str], part: Part, tree: object) -> Filter:
     return filter_at(tree, kinds, "filter", part=part)
 
 
-class ItemsRequest(BaseModel):
-    """The fields that requests for items of one user or of related items share."""
+class Question(BaseModel):
+    """A request to a verb other than a batch verb, with the compilation of its filters."""
 
     model_config = _READ
+
+    @property
+    def filters(self) -> list[object]:
+        """The filters of the request, as the client wrote them."""
+        return []
+
+    def prepares_long(self, served: Answerable) -> bool:
+        """Return True if a filter must be compiled. Compiling takes longer than all other work for the query."""
+        return any(_is_new(tree, served) for tree in self.filters)
+
+    def compile(self, served: Answerable) -> Iterator[None]:
+        """Compile the filters of the request, so that `prepare` finds them compiled. Yields after each condition.
+
+        Stops at an invalid filter without an error.
+        """
+        if served.filters is not None:
+            with suppress(ValidationFailed):  # `prepare` raises the same error
+                for tree in self.filters:
+                    yield from served.filters.compile(
+                        ClientTree(tree), partial(_canonical, served.filter_kinds, "body")
+                    )
+
+
+class ItemsRequest(Question):
+    """The fields that requests for items of one user or of related items share."""
 
     limit: Annotated[int, Field(ge=1, le=MAX_LIMIT, description="Most items to return."), BeforeValidator(whole)] = 10
     exclude_items: Annotated[
@@ -112,11 +138,7 @@ class ItemsRequest(BaseModel):
     include_items: Annotated[
         list[Id] | None, Field(max_length=MAX_INCLUDED, fail_fast=True, description="Only these items are ranked.")
     ] = None
-    offset: Annotated[
-        int,
-        Field(ge=0, lt=MAX_LIMIT, description="Items of the ranking before the first that is returned."),
-        BeforeValidator(whole),
-    ] = 0
+    offset: Annotated[Place, Field(description="Items of the ranking before the first that is returned.")] = 0
     explain: Annotated[
         int | None,
         Field(ge=1, le=MAX_REASONS, description="Most reasons for each item."),
@@ -146,22 +168,6 @@ class ItemsRequest(BaseModel):
         """The filter of the request and the filters of its boosts, as the client wrote them."""
         trees = [] if self.filter is None else [self.filter]
         return [*trees, *(boost.filter for boost in self.boosts or ())]
-
-    def prepares_long(self, served: Answerable) -> bool:
-        """Return True if a filter must be compiled. Compiling takes longer than all other work for the query."""
-        return any(_is_new(tree, served) for tree in self.filters)
-
-    def compile(self, served: Answerable) -> Iterator[None]:
-        """Compile the filters of the request, so that `prepare` finds them compiled. Yields after each condition.
-
-        Stops at an invalid filter without an error.
-        """
-        if served.filters is not None:
-            with suppress(ValidationFailed):  # `prepare` raises the same error
-                for tree in self.filters:
-                    yield from served.filters.compile(
-                        ClientTree(tree), partial(_canonical, served.filter_kinds, "body")
-                    )
 
     def restriction(self, served: Answerable) -> Restriction:
         """Return the part of the query that restricts and reranks the answer. Raises ValidationFailed."""
@@ -353,14 +359,13 @@ class RelatedRequest(ItemsRequest):
         )
 
 
-class UsersRequest(BaseModel):
+class UsersRequest(Question):
     """Rank users for a known item by `item_id`, or for an unseen item by `item_features`.
 
     One of the two is required.
     """
 
     model_config = ConfigDict(
-        **_READ,
         json_schema_extra={
             "examples": [
                 {"item_id": "b1", "limit": 100, "order": "balanced"},
@@ -374,11 +379,7 @@ class UsersRequest(BaseModel):
         Features | None, Field(description="Features of an item that training never saw. Not used for a known item.")
     ] = None
     limit: Annotated[int, Field(ge=1, le=MAX_LIMIT, description="Most users to return."), BeforeValidator(whole)] = 10
-    offset: Annotated[
-        int,
-        Field(ge=0, lt=MAX_LIMIT, description="Users of the ranking before the first that is returned."),
-        BeforeValidator(whole),
-    ] = 0
+    offset: Annotated[Place, Field(description="Users of the ranking before the first that is returned.")] = 0
     order: Annotated[
         Order,
         Field(
@@ -410,14 +411,6 @@ class UsersRequest(BaseModel):
             "training.repeats."
         ),
     ] = None
-
-    def prepares_long(self, served: Answerable) -> bool:  # noqa: ARG002
-        """Return False, because the request has no filter."""
-        return False
-
-    def compile(self, served: Answerable) -> Iterator[None]:  # noqa: ARG002
-        """Return no steps, because the request has no filter."""
-        return iter(())
 
     def prepare(self, served: Answerable) -> Prepared:
         """Return the query for the served model. Raises the ApiError that refuses the request."""
