@@ -255,7 +255,7 @@ class PinAsked(_Asked):
     position: Place
 
 
-def filter_at(tree: object, kinds: Mapping[str, str], *path: str | int, part: Part = "body") -> Filter:
+def filter_at(kinds: Mapping[str, str], path: Sequence[str | int], part: Part, tree: object) -> Filter:
     """Return the canonical form of the filter `tree`. Raises ValidationFailed.
 
     `path` is the place of the filter in the request, for the error. `kinds` has the kind of each field that filters may

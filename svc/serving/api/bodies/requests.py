@@ -21,7 +21,6 @@ from svc.errors import UsersNotServed, ValidationFailed
 from svc.model.ranking.filter_fields import ClientTree
 from svc.model.ranking.query import Prepared, Restriction, Variation
 from svc.names import MAX_ID_CHARACTERS, Order
-from svc.recipe.filter_tree import Filter
 from svc.serving.api.bodies.fields import (
     MAX_BATCH,
     MAX_BOOSTS,
@@ -57,7 +56,7 @@ from svc.serving.api.bodies.fields import (
     whole,
 )
 from svc.serving.api.bodies.parsing import Rejected, parse, validation_error
-from svc.serving.api.bodies.rules import Answerable, rules_of
+from svc.serving.api.bodies.rules import Answerable, items_at, rules_of
 from svc.serving.models.costs import PLAIN_LIMIT
 
 if TYPE_CHECKING:
@@ -77,18 +76,7 @@ def _is_new(tree: object, served: Answerable) -> bool:
 
 def _items_of(tree: object, served: Answerable, part: Part = "body") -> ItemSet | None:
     """Return the items that satisfy the filter of a request, or None for all items. Raises ValidationFailed."""
-    if tree is None:
-        return None
-
-    canonical = partial(_canonical, served.filter_kinds, part)
-    if served.filters is None:
-        canonical(tree)
-        return None
-    return served.filters.items_as_asked(ClientTree(tree), canonical)
-
-
-def _canonical(kinds: Mapping[str, str], part: Part, tree: object) -> Filter:
-    return filter_at(tree, kinds, "filter", part=part)
+    return None if tree is None else items_at(served, ("filter",), tree, part)
 
 
 class Question(BaseModel):
@@ -114,7 +102,7 @@ class Question(BaseModel):
             with suppress(ValidationFailed):  # `prepare` raises the same error
                 for tree in self.filters:
                     yield from served.filters.compile(
-                        ClientTree(tree), partial(_canonical, served.filter_kinds, "body")
+                        ClientTree(tree), partial(filter_at, served.filter_kinds, ("filter",), "body")
                     )
 
 

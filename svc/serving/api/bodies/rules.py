@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from svc.model.ranking.filter_fields import ClientTree, FilterFields, LabelField, Tree
+from svc.model.ranking.filter_fields import ClientTree, FilterFields, LabelField
 from svc.model.ranking.rerank import Boost, Limit, Rules
-from svc.serving.api.bodies.fields import BoostAsked, LimitAsked, PinAsked, filter_at, invalid
+from svc.recipe.filter_tree import undeclared_field
+from svc.serving.api.bodies.fields import BoostAsked, LimitAsked, Part, PinAsked, filter_at, invalid
 from svc.serving.models.recipes import active
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _limits(limits: Sequence[LimitAsked], served: Answerable) -> tuple[Limit, ..
     for index, limit in enumerate(limits):
         where: list[str | int] = ["limits", index, "field"]
         if limit.field not in kinds:
-            raise invalid(where, _unknown_field(limit.field, kinds), "filter_field")
+            raise invalid(where, undeclared_field(limit.field, kinds), "filter_field")
         if kinds[limit.field] == "numerical":
             labels = ", ".join(name for name, kind in kinds.items() if kind != "numerical")
             hint = f"; limit a field of text: {labels}" if labels else ""
@@ -102,27 +102,21 @@ def _limits_of(limits: Sequence[tuple[str, int]], filters: FilterFields | None) 
 
 
 def _boosts(asked: Sequence[BoostAsked], served: Answerable) -> tuple[Boost, ...]:
-    boosts = []
-    for index, boost in enumerate(asked):
-        canonical = partial(_canonical_boost, served.filter_kinds, index)
-        if served.filters is None:
-            canonical(boost.filter)
-        else:
-            boosts.append(Boost(served.filters.items_as_asked(ClientTree(boost.filter), canonical), boost.factor))
-    return tuple(boosts)
+    boosted = [items_at(served, ("boosts", index, "filter"), boost.filter) for index, boost in enumerate(asked)]
+    return tuple(Boost(items, boost.factor) for items, boost in zip(boosted, asked, strict=True) if items is not None)
 
 
-def _canonical_boost(kinds: Mapping[str, str], index: int, tree: object) -> Tree:
-    return filter_at(tree, kinds, "boosts", index, "filter")
+def items_at(served: Answerable, path: tuple[str | int, ...], tree: object, part: Part = "body") -> ItemSet | None:
+    """Return the items that satisfy the filter at `path` in a request, or None if the model has no filter fields.
+
+    Raises ValidationFailed.
+    """
+    canonical = partial(filter_at, served.filter_kinds, path, part)
+    if served.filters is None:
+        canonical(tree)
+        return None
+    return served.filters.items_as_asked(ClientTree(tree), canonical)
 
 
 def _boosts_of(boosts: Sequence[tuple[tuple[object, ...], float]], filters: FilterFields | None) -> tuple[Boost, ...]:
     return () if filters is None else tuple(Boost(filters.items(tree), factor) for tree, factor in boosts)
-
-
-def _unknown_field(name: str, kinds: Mapping[str, str]) -> str:
-    if not kinds:
-        return "this recipe declares no item_metadata.filter_fields"
-    near = difflib.get_close_matches(name, kinds, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    return f"no filter field has this name; {hint}there are {', '.join(list(kinds)[:20])}"

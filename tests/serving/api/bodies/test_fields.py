@@ -91,7 +91,7 @@ def test_whole_numbers_are_converted_and_other_values_stay_unchanged() -> None:
 def test_an_invalid_filter_is_named_by_its_path_in_the_body() -> None:
     """The error has the path of the filter at any depth of the body."""
     with pytest.raises(ValidationFailed) as caught:
-        filter_at({"all": [{"yaer": {"gte": 1}}]}, {"year": "numerical"}, "boosts", 2, "filter")
+        filter_at({"year": "numerical"}, ("boosts", 2, "filter"), "body", {"all": [{"yaer": {"gte": 1}}]})
     (error,) = caught.value.errors
     assert error["loc"][:4] == ["body", "boosts", 2, "filter"]
     assert caught.value.message.startswith("boosts.2.filter.")
