@@ -6,12 +6,11 @@ finite number) satisfies only the condition `exists: false`, and `not` turns fal
 
 from __future__ import annotations
 
-import functools
 import math
 import operator
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -26,8 +25,11 @@ from svc.sources.csv import WORDS_FOR_NOTHING
 from svc.sources.prefilter import Prefiltered
 
 Flags = NDArray[np.bool_]
+Column = Callable[[str, Any], Flags]
+"""A function of an operator and its operand, which returns whether each row satisfies this condition, (n,)."""
 _SHOWN_CHARACTERS = 40
 _NO_NUMBER = "which is no number: compare texts by `any`, with a list of them"
+_NO_TEXT = "which has no one spelling as text; compare numbers with gt, gte, lt, lte or eq"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,110 +88,77 @@ def kept_rows(frame: pd.DataFrame, where: Mapping[str, Any] | None, hide: Mappin
 def _evaluate(frame: pd.DataFrame, tree: Mapping[str, Any], key: str) -> Flags:
     """Return whether each row satisfies the filter `tree`, (n,). `key` is its place in the recipe, for errors."""
     wanted = parse_row_filter(tree)
-    columns: dict[str, _Column] = {}
+    columns: dict[str, Column] = {}
     for name, kind in wanted.kinds.items():
         if name not in frame.columns:
             there = ", ".join(map(str, frame.columns))
             raise DataSourceError(f"{key}: the table has no column {name}; it has {there}")
         try:
-            columns[name] = _Numbers(frame[name], name) if kind == NUMBER else _Texts(frame[name], name)
-            if name in wanted.compared:
-                columns[name].check()
+            columns[name] = _column(frame[name], name, kind, is_compared=name in wanted.compared)
         except RowFilterMismatch as error:
             raise RowFilterMismatch(f"{key}: {error.message}", fields=error.fields) from None
     return _holds(wanted.tree, columns)
 
 
-def _holds(node: Filter, columns: Mapping[str, _Column]) -> Flags:
+def _holds(node: Filter, columns: Mapping[str, Column]) -> Flags:
     """Return whether each row satisfies `node`, (n,)."""
     kind, *operands = node
     if kind == "not":
         return ~_holds(operands[0], columns)
     if kind == "field":
         column = columns[operands[0]]
-        return _all([column.satisfy(*condition) for condition in operands[1]])
+        return _all([column(*condition) for condition in operands[1]])
     parts = [_holds(part, columns) for part in operands[0]]
     return _all(parts) if kind == "all" else ~_all([~part for part in parts])
 
 
 def _all(parts: list[Flags]) -> Flags:
-    return functools.reduce(operator.and_, parts)
+    return reduce(operator.and_, parts)
 
 
-class _Column(ABC):
-    """A column on which conditions are evaluated. `exists`, (n,), is False for a missing value.
+def _column(column: pd.Series, name: str, kind: str, *, is_compared: bool) -> Column:
+    """Return the function that evaluates conditions on a column, compared with numbers or with text as `kind` says.
 
-    Each distinct value is tested once, for all rows with this value, except in a column of a numeric type.
+    Numbers are converted to float64. In text, whole numbers become digits, and booleans "true" or "false". Each
+    distinct value is tested once, for all rows with this value, except in a column of a numeric type.
+
+    Raise RowFilterMismatch if the column `is_compared` and has a value that cannot be compared.
     """
+    if kind == NUMBER and _is_numeric(column):  # may have as many distinct values as rows
+        return partial(_satisfy_number, column.to_numpy(dtype=np.float64, na_value=np.nan))
+    codes, values = _encode_values(column, name)
 
-    exists: Flags
-
-    def __init__(self, column: pd.Series, name: str) -> None:
-        self._column, self._name = column, name
-        self._codes, self._values = _encode_values(column, name)
-
-    def _flags(self, tells: Callable[[Any], bool]) -> Flags:
-        """Return `tells(value)` for each row, (n,), and False for a missing value."""
+    def flags(tells: Callable[[Any], bool]) -> Flags:
         # A missing value has code −1, which selects the last element.
-        of_values: Flags = np.asarray([*map(tells, self._values), False], dtype=bool)
-        flags: Flags = of_values[self._codes]
-        return flags
+        of_rows: Flags = np.asarray([*map(tells, values), False], dtype=bool)[codes]
+        return of_rows
 
-    def satisfy(self, name: str, operand: Any) -> Flags:
-        """Return whether each row satisfies one condition, (n,)."""
-        if name == "exists":
-            return self.exists if operand else ~self.exists
-        satisfied: Flags = np.logical_and(self.exists, self._compare(name, operand))
-        return satisfied
+    is_comparable, why = (_is_number_or_nothing, _NO_NUMBER) if kind == NUMBER else (_has_text, _NO_TEXT)
+    if is_compared and (odd := flags(lambda value: not is_comparable(value))).any():
+        _refuse(name, column, int(np.argmax(odd)), why)
+    if kind == NUMBER:
+        return partial(_satisfy_number, np.asarray([*map(_as_number, values), np.nan])[codes])
 
-    @abstractmethod
-    def _compare(self, name: str, operand: Any) -> Flags: ...
+    def satisfy(operator_name: str, operand: Any) -> Flags:
+        if operator_name == "exists":
+            exists = flags(lambda value: not _is_nothing(value))
+            return exists if operand else ~exists
+        wanted = frozenset(operand)  # a filter that compares with text has no other operator than `any`
+        return flags(lambda value: not _is_nothing(value) and _text_of(value) in wanted)
 
-    @abstractmethod
-    def check(self) -> None:
-        """Raise RowFilterMismatch for the first value that cannot be compared."""
-
-    def _refuse_first(self, odd: Flags, why: str) -> None:
-        if odd.any():
-            _refuse(self._name, self._column, int(np.argmax(odd)), why)
+    return satisfy
 
 
-class _Numbers(_Column):
-    """A column that conditions compare with numbers. Its values are converted to float64."""
-
-    def __init__(self, column: pd.Series, name: str) -> None:
-        self._is_numeric = pd.api.types.is_numeric_dtype(column.dtype) and not pd.api.types.is_bool_dtype(column.dtype)
-        if self._is_numeric:  # may have as many distinct values as rows
-            self._numbers = column.to_numpy(dtype=np.float64, na_value=np.nan)
-        else:
-            super().__init__(column, name)
-            self._numbers = np.asarray([*map(_as_number, self._values), np.nan])[self._codes]
-        self.exists = np.isfinite(self._numbers)
-
-    def check(self) -> None:
-        if not self._is_numeric:
-            self._refuse_first(self._flags(lambda value: not _is_number_or_nothing(value)), _NO_NUMBER)
-
-    def _compare(self, name: str, operand: Any) -> Flags:
-        flags: Flags = COMPARE[name](self._numbers, operand)
-        return flags
+def _is_numeric(column: pd.Series) -> bool:
+    return pd.api.types.is_numeric_dtype(column.dtype) and not pd.api.types.is_bool_dtype(column.dtype)
 
 
-class _Texts(_Column):
-    """A column that conditions compare with text. Whole numbers become digits, and booleans "true" or "false"."""
-
-    def __init__(self, column: pd.Series, name: str) -> None:
-        super().__init__(column, name)
-        self.exists = self._flags(lambda value: not _is_nothing(value))
-
-    def check(self) -> None:
-        why = "which has no one spelling as text; compare numbers with gt, gte, lt, lte or eq"
-        self._refuse_first(self._flags(lambda value: _text_of(value) is None), why)
-
-    def _compare(self, name: str, operand: Any) -> Flags:
-        assert name == "any", "a filter that compares with text has no other operator"
-        wanted = frozenset(operand)
-        return self._flags(lambda value: _text_of(value) in wanted)
+def _satisfy_number(numbers: NDArray[np.float64], operator_name: str, operand: Any) -> Flags:
+    exists = np.isfinite(numbers)
+    satisfied: Flags = (
+        exists == operand if operator_name == "exists" else exists & COMPARE[operator_name](numbers, operand)
+    )
+    return satisfied
 
 
 def _encode_values(column: pd.Series, name: str) -> tuple[NDArray[Any], list[Any]]:
@@ -249,3 +218,7 @@ def _text_of(value: Any) -> str | None:
     if isinstance(value, bool | np.bool_):
         return "true" if value else "false"
     return str(int(value)) if isinstance(value, int | np.integer) else None
+
+
+def _has_text(value: Any) -> bool:
+    return _text_of(value) is not None

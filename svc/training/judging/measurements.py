@@ -56,12 +56,19 @@ class WinnerMeasurements:
 def measure_winner(task: Task, result: SearchResult) -> WinnerMeasurements:
     """Measure the reliability of the scores in `result`, and log the winner's interval and lead."""
     seed = task.loaded.recipe.training.split.seed
-    winner, evaluated_users = result.best, task.holdout.evaluators.full.evaluated_users
-    by_trial = {**result.by_user, **dict(_scores_of_users(task, result))}
+    winner, full, by_trial = result.best, task.holdout.evaluators.full, dict(result.by_user)
+    # Before the winner is trained, because memory may be too small for both models.
+    runner_up = _judge_runner_up(task, result, by_trial)
+    trained = _train(task, winner) if result.trained is None else result.trained
+    ranker = None if trained is None else task.holdout.ranker_of(trained, winner)
+    judged = None
+    if ranker is not None:
+        judged = result.evaluation or full.evaluate(ranker)
+        by_trial.setdefault(winner.number, judged.scores[task.holdout.metric])
     choice = _choice(result, by_trial)
     spans = dict(_spans(result, by_trial, choice, seed))
     evaluation: dict[str, Any] = {
-        "n_scored_users": len(evaluated_users),
+        "n_scored_users": len(full.evaluated_users),
         "n_users": task.split.train.shape[0],
         "confidence": CONFIDENCE,
     }
@@ -73,15 +80,8 @@ def measure_winner(task: Task, result: SearchResult) -> WinnerMeasurements:
             "unknown": choice.n_unknown,
             "stretch": round(stretch, _DIGITS),
         }
-    # Before the winner is trained, because memory may be too small for both models.
-    others = _runner_up_on_test(task, result)
-    trained = _train(task, winner) if result.trained is None else result.trained
-    ranker = None if trained is None else task.holdout.ranker_of(trained, winner)
-    if trained is not None and ranker is not None:
-        evaluation |= _popularity_and_breakdown(
-            task, result.evaluation or task.holdout.evaluators.full.evaluate(ranker)
-        )
-        evaluation |= _winner_on_test(task, ranker, others)
+    if ranker is not None and judged is not None:
+        evaluation |= _popularity_and_breakdown(task, judged) | _winner_on_test(task, ranker, runner_up)
     if task.split.test is None and choice is not None:
         evaluation |= _lead(result, choice, seed)
     _emit(task, winner, evaluation)
@@ -123,21 +123,6 @@ def _spans(
             yield name, _round_all(interval(by_trial[trial.number], seed=seed, choice=chosen))
 
 
-def _scores_of_users(task: Task, result: SearchResult) -> Iterator[tuple[int, Scores]]:
-    """Train the winner and the runner-up again if their scores for each user are missing, and yield (number, scores).
-
-    The runner-up is the best trial of the next algorithm. The scores, (users,), are those of all validation users. A
-    trial that cannot be trained again is left out.
-    """
-    for trial in islice(result.best_per_algorithm.values(), 2):
-        if trial.number in result.by_user:
-            continue
-        trained = _train(task, trial)
-        if trained is not None:
-            evaluation = task.holdout.evaluators.full.evaluate(task.holdout.ranker_of(trained, trial))
-            yield trial.number, evaluation.scores[task.holdout.metric]
-
-
 def _train(task: Task, trial: TrialRecord) -> Scorer | None:
     """Train `trial` again on the training part of the split, or return None if feature weights cannot be solved for."""
     try:
@@ -167,21 +152,24 @@ def _change_fields(over: str, change: Change, users: str) -> dict[str, Any]:
     }
 
 
-def _runner_up_on_test(task: Task, result: SearchResult) -> tuple[str, Scores] | None:
+def _judge_runner_up(task: Task, result: SearchResult, by_trial: dict[int, Scores]) -> tuple[str, Scores] | None:
     """Return the second-best algorithm, and the scores of its best trial for each test user, (users,).
 
-    Return None if there is no other algorithm, if there are no test users, or if the trial cannot be trained again.
+    If the scores of this trial for each validation user are missing in `by_trial`, add them. Return None if there is no
+    other algorithm, if there are no test users, or if the trial cannot be trained again.
     """
-    names = list(result.best_per_algorithm)
-    if task.split.test is None or len(names) < 2:
+    trial = next(islice(result.best_per_algorithm.values(), 1, None), None)
+    if trial is None or (task.split.test is None and trial.number in by_trial):
         return None
-    trial = result.best_per_algorithm[names[1]]
     trained = _train(task, trial)
     if trained is None:
         return None
-    ranker = task.holdout.ranker_of(trained, trial)
-    evaluation = task.holdout.evaluators.full.of(task.split.test).evaluate(ranker)
-    return names[1], evaluation.scores[task.holdout.metric]
+    full, metric, ranker = task.holdout.evaluators.full, task.holdout.metric, task.holdout.ranker_of(trained, trial)
+    if trial.number not in by_trial:
+        by_trial[trial.number] = full.evaluate(ranker).scores[metric]
+    if task.split.test is None:
+        return None
+    return trial.algorithm, full.of(task.split.test).evaluate(ranker).scores[metric]
 
 
 def _winner_on_test(task: Task, ranker: Ranker, others: tuple[str, Scores] | None) -> dict[str, Any]:

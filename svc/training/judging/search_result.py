@@ -60,7 +60,7 @@ class SearchResult:
     - `seconds` is the time that this process searched, and `n_orphaned` the number of trials that it abandoned.
     - `workers` is the number of trials that this process trained at once.
     - `by_user` has the scores for each user, (users,), of complete trials of this process, by trial number. Some trials
-      are missing if they took too much memory (see `KeptScores`).
+      are missing if they took too much memory (see `drop_worst_scores`).
     - `trained` is the model of the best trial, trained on the training part of the split. If it is not None, the best
       trial need not be trained again. `evaluation` is its evaluation on all validation users, or None.
     - `reused` is set if there was no search. `trials` then has one trial with the parameters of an earlier search.

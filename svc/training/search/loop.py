@@ -18,6 +18,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
@@ -26,7 +28,6 @@ from svc.progress import Progress
 from svc.training.judging.recency import Fitted
 from svc.training.judging.search_result import SearchResult
 from svc.training.search import budget, trials
-from svc.training.search.kept_scores import KeptScores
 from svc.training.search.sampler import AlgorithmSampler, own_parameters
 from svc.training.search.storage import StudyStorage, own_identity
 from svc.training.search.trial_task import TrialOutcome, TrialTask, known_curves
@@ -80,7 +81,8 @@ class Search:
 
     A `quiet` search logs no event for a finished trial. A `verbose` search also logs the parameters of each trial.
 
-    The search keeps the scores of complete trials for each user in `scores`, up to a limit of memory.
+    The search keeps the scores of complete trials for each user, (users,), in `by_user`, up to a limit of memory (see
+    `drop_worst_scores`).
     """
 
     study: Study
@@ -90,7 +92,7 @@ class Search:
     metric: str
     limits: TrialLimits
     progress: Progress
-    scores: KeptScores = field(default_factory=KeptScores)
+    by_user: dict[int, NDArray[np.float64]] = field(default_factory=dict)
     quiet: bool = False
     verbose: bool = False
     _identity: str = field(default_factory=own_identity)
@@ -125,7 +127,7 @@ class Search:
             time.monotonic() - started,
             self._n_orphaned,
             self.workers.count,
-            self.scores.by_user,
+            self.by_user,
         )
 
     @property
@@ -269,7 +271,7 @@ class Search:
             self._tell(attempt, TrialState.PRUNED)
             return
         if fitted.by_user is not None:
-            self.scores.keep(attempt.task.number, attempt.task.algorithm, score, fitted.by_user)
+            self.by_user[attempt.task.number] = fitted.by_user
         self._tell(attempt, TrialState.COMPLETE, score)
 
     def _fail(self, attempt: _Attempt, error: str) -> None:
@@ -320,6 +322,7 @@ class Search:
     def _tell(self, attempt: _Attempt, state: TrialState, score: float | None = None) -> None:
         self.study.tell(attempt.trial, score, state=state, skip_if_finished=True)
         result = SearchResult(trials.records(self._trials()), 0.0, 0)
+        trials.drop_worst_scores(self.by_user, result)
         best = result.best if result.completed else None
         best_score = best.score if best else None
         n_done, total = len(result.trials), self.sampler.plan.total

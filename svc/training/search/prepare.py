@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import optuna
+from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 
 from svc import events, logs
@@ -30,7 +31,6 @@ from svc.training.judging.recency import HistoryOrder
 from svc.training.judging.task import Holdout, Task
 from svc.training.search.budget import TrialPlan, plan_trials
 from svc.training.search.fork_server import ForkServer
-from svc.training.search.kept_scores import KeptScores
 from svc.training.search.loop import Search, TrialLimits
 from svc.training.search.objective import TrialObjective
 from svc.training.search.sampler import AlgorithmSampler
@@ -216,10 +216,8 @@ def open_search(
     optuna.logging.enable_propagation()
     training = task.loaded.recipe.training
     spaces = {name: _space(name, task.loaded, task.data) for name in task.plan.shares}
-    scores = KeptScores()
-    sampler = AlgorithmSampler(
-        task.plan, spaces, training.seed, most_seconds=_most_seconds(training), by_user=scores.by_user
-    )
+    by_user: dict[int, NDArray[np.float64]] = {}
+    sampler = AlgorithmSampler(task.plan, spaces, training.seed, most_seconds=_most_seconds(training), by_user=by_user)
     storage = open_storage(location)
     study = optuna.create_study(
         study_name=f"svc_{task.loaded.recipe.name}_{run_id}",
@@ -249,7 +247,7 @@ def open_search(
         metric=training.metric,
         limits=limits,
         progress=progress,
-        scores=scores,
+        by_user=by_user,
         quiet=quiet,
         verbose=verbose,
     )

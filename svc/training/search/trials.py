@@ -1,11 +1,19 @@
-"""The finished trials of a study as svc's own records."""
+"""The finished trials of a study as svc's own records, and the scores for each user that a search keeps of them.
+
+The correction for choosing the best of many trials needs the scores for each user, because the scores of different
+trials are correlated over users (see judging/intervals.py). They are too large to be stored in the study, so those of
+the trials of other processes are missing.
+"""
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
 from optuna.trial import FrozenTrial, TrialState
 
 from svc.training.fitting.trial import TrialRecord
 from svc.training.judging.recency import Fitted
+from svc.training.judging.search_result import SearchResult, by_score
 from svc.training.search import budget
 from svc.training.search.sampler import own_parameters
 
@@ -47,3 +55,22 @@ def _record(trial: FrozenTrial) -> TrialRecord:
         rank_ms=attrs.get(RANK_MS),
         too_slow=bool(attrs.get(TOO_SLOW)),
     )
+
+
+MOST_BYTES = 512 << 20
+"""Above this, the scores of the worst trials are dropped, because these are the least likely to win by chance."""
+
+
+def drop_worst_scores(
+    by_user: dict[int, NDArray[np.float64]], result: SearchResult, most_bytes: int = MOST_BYTES
+) -> None:
+    """Remove scores for each user from `by_user`, worst trials of `result` first, until `most_bytes` suffice.
+
+    The scores of the best trial of each algorithm stay, even if they need more. `by_user` has the scores, (users,), by
+    trial number.
+    """
+    n_bytes = sum(scores.nbytes for scores in by_user.values())
+    best = {trial.number for trial in result.best_per_algorithm.values()}
+    for trial in reversed(by_score(result.completed)):
+        if n_bytes > most_bytes and trial.number in by_user.keys() - best:
+            n_bytes -= by_user.pop(trial.number).nbytes

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from svc import events, logs
 from svc.cores import VARIABLES, limit_blas_threads, usable_cores
@@ -53,41 +53,11 @@ _Answer = tuple[TrialOutcome, list[tuple[str, str]]]
 _KILLED = "its worker process was killed or crashed; if memory ran out, lower training.parallelism"
 
 
-class Workers(Protocol):
-    """Trains at most `count` trials at once. All methods are called from one thread."""
+class Workers:
+    """Trains at most `count` trials at once, in threads of this process. All methods are called from one thread.
 
-    @property
-    def count(self) -> int: ...
-
-    def submit(self, task: TrialTask, ended: Ended) -> int:
-        """Begin to train `task`, and return the number of its worker.
-
-        When the trial has ended, `ended` is called from another thread. The worker is busy until `release` or
-        `abandon`.
-        """
-        ...
-
-    def ready_at(self, worker: int) -> float | None:
-        """Return the monotonic time since which `worker` can train, or None while it starts."""
-        ...
-
-    def release(self, worker: int) -> None:
-        """Take `worker` back after its trial has ended."""
-        ...
-
-    def abandon(self, worker: int) -> None:
-        """Abandon the trial of `worker`, whose outcome no longer matters."""
-        ...
-
-    def close(self) -> None:
-        """End all workers."""
-        ...
-
-
-class ThreadWorkers:
-    """Workers in threads of this process, for small data.
-
-    A thread cannot be ended, so an abandoned trial is trained to its end, which takes seconds on small data.
+    A thread cannot be ended, so an abandoned trial is trained to its end. Threads are for small data, on which this
+    takes seconds.
     """
 
     def __init__(self, objective: Objective, count: int = 1) -> None:
@@ -95,23 +65,29 @@ class ThreadWorkers:
         self._objective = objective
 
     def submit(self, task: TrialTask, ended: Ended) -> int:
-        def work() -> None:
-            ended(run_trial(self._objective, task))
+        """Begin to train `task`, and return the number of its worker.
 
-        threading.Thread(target=work, name=f"trial-{task.number}", daemon=True).start()
+        When the trial has ended, `ended` is called from another thread. The worker is busy until `release` or
+        `abandon`.
+        """
+        self._start(task, lambda: ended(run_trial(self._objective, task)))
         return task.number
 
+    def _start(self, task: TrialTask, work: Callable[[], None]) -> None:
+        threading.Thread(target=work, name=f"trial-{task.number}", daemon=True).start()
+
     def ready_at(self, worker: int) -> float | None:  # noqa: ARG002 - threads are ready at once
+        """Return the monotonic time since which `worker` can train, or None while it starts."""
         return 0.0
 
     def release(self, worker: int) -> None:
-        pass
+        """Take `worker` back after its trial has ended."""
 
     def abandon(self, worker: int) -> None:
-        pass
+        """Abandon the trial of `worker`, whose outcome no longer matters."""
 
     def close(self) -> None:
-        pass
+        """End all workers."""
 
 
 @dataclass(slots=True, eq=False)
@@ -154,15 +130,14 @@ class _Worker:
         return outcome
 
 
-class ProcessWorkers:
+class ProcessWorkers(Workers):
     """Worker processes, forked by `server`. Each uses `blas_threads` threads for linear algebra.
 
     The first trial starts a fork server if none is given. A worker is started only when all earlier ones are busy.
     """
 
     def __init__(self, objective: Objective, count: int, blas_threads: int, server: ForkServer | None = None) -> None:
-        self.count = count
-        self._objective = objective
+        super().__init__(objective, count)
         self._blas_threads = blas_threads
         self._server = server
         self._shared: tuple[SealedMemory, MemoryLocation] | None = None
@@ -177,9 +152,7 @@ class ProcessWorkers:
         if self._shared is None:
             self._shared = share(self._objective)
         server, setting = self._server, (self._shared[1], self._blas_threads)
-        threading.Thread(
-            target=lambda: ended(worker.train(task, server, setting)), name=f"trial-{task.number}", daemon=True
-        ).start()
+        self._start(task, lambda: ended(worker.train(task, server, setting)))
         self._busy.add(number)
         return number
 
@@ -284,4 +257,4 @@ class Parallelism:
         """
         if self.in_processes:
             return ProcessWorkers(objective, self.workers, self.threads, server)
-        return ThreadWorkers(objective, self.workers)
+        return Workers(objective, self.workers)

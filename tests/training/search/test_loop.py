@@ -24,7 +24,7 @@ from svc.training.search.loop import Search, TrialLimits
 from svc.training.search.sampler import AlgorithmSampler
 from svc.training.search.storage import StudyStorage, locate, open_storage
 from svc.training.search.trial_task import TrialPruned
-from svc.training.search.workers import ThreadWorkers
+from svc.training.search.workers import Workers
 
 KNN, POP, SLIM = "CosineKNNRecommender", "TopPopRecommender", "DenseSLIMRecommender"
 SPACES = {
@@ -89,7 +89,7 @@ def make(
     study = optuna.create_study(
         study_name="svc_small_r", storage=storage.backend, direction="maximize", load_if_exists=True
     )
-    return Search(study, storage, sampler, ThreadWorkers(objective, workers), "ndcg", limits, Progress())
+    return Search(study, storage, sampler, Workers(objective, workers), "ndcg", limits, Progress())
 
 
 def test_the_budget_is_used_exactly_and_the_best_wins() -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from optuna.distributions import IntDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from svc.training.fitting.trial import TrialRecord
 from svc.training.judging.recency import Fitted
+from svc.training.judging.search_result import SearchResult
 from svc.training.search import budget
-from svc.training.search.trials import attributes, records
+from svc.training.search.trials import attributes, drop_worst_scores, records
 
 
 def trial(state: TrialState, **stored: Any) -> FrozenTrial:
@@ -34,3 +38,26 @@ def test_running_and_abandoned_trials_have_no_record() -> None:
     """A trial that failed by an error has a record without a score."""
     found = records([trial(TrialState.RUNNING), trial(TrialState.FAIL), trial(TrialState.FAIL, **{budget.SPENT: True})])
     assert [(record.state, record.score, record.rank_ms) for record in found] == [("failed", None, None)]
+
+
+def kept_of(*trials: tuple[str, float], most_bytes: int) -> dict[int, NDArray[np.float64]]:
+    """Return the scores of trials, given by algorithm and score, that are left. Those of a trial take 80 bytes."""
+    by_user: dict[int, NDArray[np.float64]] = {}
+    completed: list[TrialRecord] = []
+    for number, (algorithm, score) in enumerate(trials):
+        by_user[number] = np.full(10, score)
+        completed.append(TrialRecord(number, algorithm, {}, "complete", score, {}, None, 0.0))
+        drop_worst_scores(by_user, SearchResult(completed, 0.0, 0), most_bytes)
+    return by_user
+
+
+def test_the_worst_trials_lose_their_scores_first() -> None:
+    """The worst trials are the least likely to win by chance. The best trial of each algorithm keeps its scores."""
+    kept = kept_of(("a", 0.3), ("a", 0.5), ("b", 0.1), ("a", 0.4), ("a", 0.2), most_bytes=3 * 80)
+    assert sorted(kept) == [1, 2, 3]
+    assert sum(scores.nbytes for scores in kept.values()) <= 3 * 80
+
+
+def test_the_scores_of_the_best_trial_of_each_algorithm_stay() -> None:
+    """The scores of best trials may exceed the limit."""
+    assert sorted(kept_of(("a", 0.5), ("a", 0.6), ("b", 0.7), most_bytes=0)) == [1, 2]
