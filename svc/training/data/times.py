@@ -173,47 +173,37 @@ def odd_years(column: pd.Series, unit: str | None) -> str | None:
     Return None otherwise, or if `unit` is None.
     """
     times = column.dropna()
-    if unit is None or times.empty or _number(times.iloc[0]) is None:
+    fitting = [] if unit is None or times.empty else _fitting_units(times.iloc[0])
+    if not fitting or unit in fitting:
         return None
-    value = float(times.iloc[0])
-    if _is_plausible(value, unit):
-        return None
-    hint = _unit_hint(value)
-    return f"{times.iloc[0]} is far from today when it counts {unit}{hint}" if hint else None
+    return f"{times.iloc[0]} is far from today when it counts {unit}{_unit_hint(times.iloc[0])}"
 
 
 def unit_of(column: pd.Series) -> str:
     """Return a note with the unit in which the first value lies between 1990 and 2100, or an empty text if none."""
     numbers = column.dropna()
-    fitting = None if numbers.empty else _fitting_unit(numbers.iloc[0])
-    return f"; {numbers.iloc[0]} is a time near today in {fitting}" if fitting else ""
+    fitting = [] if numbers.empty else _fitting_units(numbers.iloc[0])
+    return f"; {numbers.iloc[0]} is a time near today in {fitting[0]}" if fitting else ""
 
 
 def looks_like_time(value: float) -> bool:
     """Return whether `value` is a time between 1990 and 2100 in some unit."""
-    return _fitting_unit(value) is not None
+    return bool(_fitting_units(value))
 
 
 def _unit_hint(value: Any) -> str:
-    fitting = _fitting_unit(value)
-    return f" (set schema.time_unit: {fitting}?)" if fitting else ""
+    fitting = _fitting_units(value)
+    return f" (set schema.time_unit: {fitting[0]}?)" if fitting else ""
 
 
-def _fitting_unit(value: Any) -> str | None:
-    """Return the unit in which `value` is a time between 1990 and 2100, or None."""
-    number = _number(value)
-    return next((unit for unit in _NANOSECONDS if number is not None and _is_plausible(number, unit)), None)
-
-
-def _number(value: Any) -> float | None:
+def _fitting_units(value: Any) -> list[str]:
+    """Return the units in which `value` is a time between 1990 and 2100, or none if it is no number."""
     try:
-        return float(value)
+        number = float(value)
     except (TypeError, ValueError):
-        return None
-
-
-def _is_plausible(value: float, unit: str) -> bool:
-    return _PLAUSIBLE_S[0] <= value * (_NANOSECONDS[unit] / 1e9) <= _PLAUSIBLE_S[1]
+        return []
+    first, last = _PLAUSIBLE_S
+    return [unit for unit, scale in _NANOSECONDS.items() if first <= number * (scale / 1e9) <= last]
 
 
 def _data_row(row: int, positions: Rows) -> int:

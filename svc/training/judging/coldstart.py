@@ -70,14 +70,23 @@ def evaluate_cold_start(task: Task, trial: TrialRecord, result: SearchResult) ->
     matrix = task.matrix(trial.params)
     sides: dict[str, Any] = {}
     for count, side in enumerate(task.features, start=1):
-        # Work is counted in multiplications and not timed, so that a busy machine skips the same sides as an idle one.
-        work = count * N_DRAWS * training_work(trial, matrix)
-        if work > max(MOST_SHARE_OF_SEARCH * search_work(result, matrix), ALWAYS_ALLOWED_WORK):
-            sides[side] = {"skipped": "ten trainings would take more than half of the work of the search"}
+        if is_too_much(count * training_work(trial, matrix), search_work(result, matrix)):
+            sides[side] = TOO_MUCH
             continue
         sides[side] = _evaluate_side(side, task, trial, matrix)
         _emit(side, task, sides[side])
     return sides
+
+
+TOO_MUCH = {"skipped": "ten trainings would take more than half of the work of the search"}
+
+
+def is_too_much(work: float, work_of_search: float) -> bool:
+    """Return whether trainings that take `work` in each fold would take too much work compared with the search.
+
+    Work is counted in multiplications and not timed, so that a busy machine skips the same sides as an idle one.
+    """
+    return N_DRAWS * work > max(MOST_SHARE_OF_SEARCH * work_of_search, ALWAYS_ALLOWED_WORK)
 
 
 def training_work(trial: TrialRecord, matrix: sparse.csr_matrix) -> float:

@@ -34,12 +34,11 @@ from svc.training.fitting.export import assemble, fold_in_users, recency_of_hist
 from svc.training.fitting.train import train_trial
 from svc.training.fitting.trial import TrialRecord
 from svc.training.judging.coldstart import (
-    ALWAYS_ALLOWED_WORK,
-    MOST_SHARE_OF_SEARCH,
-    N_DRAWS,
+    TOO_MUCH,
     draws,
     encode_rows,
     intervals_of_draws,
+    is_too_much,
     measure_folds,
     popularity_of_unseen,
     training_work,
@@ -98,8 +97,10 @@ def evaluate_new_items(
     - `known_change` is the relative change of the ndcg of known items against pages without new items. −0.01 is a loss
       of 1%. In a fold where this ndcg is 0 without new items, the change is 0.
     """
-    if _is_too_much(task, result, aware):
-        return {"skipped": "ten trainings would take more than half of the work of the search"}
+    matrix = task.holdout.train
+    once = sum(_work(trial, matrix) for trial in _trained_trials(result.best, aware))
+    if is_too_much(once, sum(_work(trial, matrix) for trial in result.completed if not trial.parts)):
+        return TOO_MUCH
     counts, measured = measure_folds(
         _held_columns(task),
         lambda number, held: _measure(_fold(task, result.best, aware, held, declared), task, number),
@@ -116,17 +117,6 @@ def evaluate_new_items(
         **{name: round(float(of_draws.mean()), _DIGITS) for name, of_draws in values.items()},
         "intervals": intervals_of_draws(values),
     }
-
-
-def _is_too_much(task: Task, result: SearchResult, aware: TrialRecord) -> bool:
-    """Return whether the trainings of all folds would take more work than coldstart.py allows for one side.
-
-    Work is counted in multiplications, so that the decision does not depend on the load of the machine.
-    """
-    matrix = task.holdout.train
-    search = sum(_work(trial, matrix) for trial in result.completed if not trial.parts)
-    once = sum(_work(trial, matrix) for trial in _trained_trials(result.best, aware))
-    return N_DRAWS * once > max(MOST_SHARE_OF_SEARCH * search, ALWAYS_ALLOWED_WORK)
 
 
 def _trained_trials(best: TrialRecord, aware: TrialRecord) -> tuple[TrialRecord, ...]:
