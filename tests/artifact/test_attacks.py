@@ -42,7 +42,7 @@ from svc.model.history import History
 from svc.model.model import Model
 from svc.model.recommenders.popularity import PopularityScorer
 from svc.recipe.load import LoadedRecipe, load_recipe
-from svc.serving.models.loader import Loader, LoadFailed
+from svc.serving.models.loader import Loader
 from svc.settings import MIB, Settings
 from tests.serving.artifacts import factor_model, header, popularity_model
 
@@ -153,9 +153,9 @@ def refused(recipe: LoadedRecipe, monkeypatch: pytest.MonkeyPatch) -> Iterator[C
 
 
 def refusal(recipe: LoadedRecipe, data: bytes) -> ArtifactError:
-    with pytest.raises(LoadFailed) as caught:
+    with pytest.raises(ArtifactError) as caught:
         Loader(SETTINGS, KEYS, {}).load(recipe, Store(Bytes(data), "a.svc"))
-    return caught.value.error
+    return caught.value
 
 
 def test_the_artifacts_load_without_changes(recipe: LoadedRecipe) -> None:
@@ -332,9 +332,9 @@ def test_a_server_with_public_keys_alone_accepts_no_hmac(
 ) -> None:
     """Everyone knows the public keys, so an HMAC by any key is refused."""
     monkeypatch.setattr(load_model, "decode", lambda _: pytest.fail("a payload was decoded"))
-    with pytest.raises(LoadFailed) as caught:
+    with pytest.raises(ArtifactError) as caught:
         Loader(SETTINGS, PUBLIC, {}).load(recipe, Store(Bytes(data), "a.svc"))
-    assert isinstance(caught.value.error, UnknownKid | SignatureMismatch)
+    assert isinstance(caught.value, UnknownKid | SignatureMismatch)
 
 
 def test_a_server_with_public_keys_alone_serves_ed25519_artifacts(recipe: LoadedRecipe) -> None:
@@ -457,9 +457,9 @@ def test_a_failing_store_is_a_read_error(recipe: LoadedRecipe, tmp_path: Path) -
         def read(self, name: str, max_bytes: int) -> memoryview:
             raise FileNotFoundError(name)
 
-    with pytest.raises(LoadFailed) as caught:
+    with pytest.raises(ArtifactError) as caught:
         Loader(SETTINGS, KEYS, {}).load(recipe, Store(Broken(b""), "a.svc"))
-    assert isinstance(caught.value.error, ArtifactReadError)
+    assert isinstance(caught.value, ArtifactReadError)
 
 
 def resident_bytes() -> int:

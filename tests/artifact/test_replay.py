@@ -23,7 +23,7 @@ from svc.artifact.replay import ReplayGuard, SerialState
 from svc.artifact.store import open_store
 from svc.errors import ArtifactError, ArtifactExpired, ArtifactReplayed, HeaderInvalid
 from svc.recipe.load import LoadedRecipe
-from svc.serving.models.loader import Loader, LoadFailed
+from svc.serving.models.loader import Loader
 from svc.settings import Settings
 from tests.privileges import permissions_hold
 from tests.serving.artifacts import header, popularity_model, write_artifact
@@ -46,8 +46,8 @@ class Server:
         """Return None if the artifact is served, else the reason for its refusal."""
         try:
             self.loader.load(self.recipe, open_store(str(self.folder / "a.svc"), self.settings))
-        except LoadFailed as failure:
-            return failure.error
+        except ArtifactError as failure:
+            return failure
         return None
 
 

@@ -15,8 +15,7 @@ from unittest import mock
 
 import pytest
 
-from svc.errors import exhaustion
-from svc.serving.models.loader import LoadFailed
+from svc.errors import ArtifactError, exhaustion
 from svc.serving.workers.package import pack_loaded
 from tests.serving.artifacts import factor_model
 from tests.serving.workers.test_package import load, prepare
@@ -82,7 +81,7 @@ def test_a_failing_call_on_a_memory_file_leaves_no_open_file(name: str, failure:
         try:
             with calls.failing():
                 load(tmp_path, pack_loaded)
-        except (OSError, LoadFailed) as error:
+        except (OSError, ArtifactError) as error:
             assert failure != "short"
             assert failure in {errno.ENOSPC, errno.EBUSY} or exhaustion(error) is not None
         else:

@@ -17,9 +17,10 @@ import trio
 import trio.testing
 
 from svc import logs
+from svc.errors import ArtifactError
 from svc.metrics import Metrics
 from svc.serving.models.list_watch import KINDS, ListWatch
-from svc.serving.models.loader import Loaded, LoadFailed
+from svc.serving.models.loader import Loaded
 from svc.serving.models.registry import Entry, Registry
 from svc.serving.models.transitions import Publisher
 from svc.serving.models.watcher import Watcher
@@ -287,8 +288,10 @@ async def ticks(count: float) -> None:
     await trio.sleep(count * INTERVAL_S * 1.11)
 
 
-def failed(error: Any, kid: str = "k1") -> LoadFailed:
-    return LoadFailed(error, kid)
+def failed(error: Any, kid: str | None = "k1") -> ArtifactError:
+    if kid is not None:
+        error.fields["kid"] = kid
+    return error
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -59,15 +59,6 @@ def _encode(fragments: ItemFragments, ranking: Ranking) -> None:
         raise RehearsalFailed(f"rehearsal: no answer can be written: {type(error).__name__}: {error!s:.100}") from error
 
 
-class LoadFailed(Exception):
-    """A load has failed with `error`. `kid` is the key id that the artifact names, or UNKNOWN_KID."""
-
-    def __init__(self, error: ArtifactError, kid: str) -> None:
-        super().__init__(error.message)
-        self.error = error
-        self.kid = kid
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Loaded:
     """A loaded and rehearsed model, which can be served."""
@@ -106,15 +97,12 @@ class Loader:
     ) -> Loaded | None:
         """Load the model of the artifact in `store`. Returns None if the artifact has the digest `known_sha256`.
 
-        `live` is the model that will be replaced, or None. Blocks, so call it from a thread. Raises `LoadFailed` for
-        each ArtifactError, and other errors as they are.
+        `live` is the model that will be replaced, or None. Blocks, so call it from a thread. Raises an ArtifactError,
+        which has the artifact's key id in the field "kid" if the bytes could be read, or an unexpected error.
         """
         lower_priority()
         began = time.perf_counter()
-        try:
-            blob = store.read(self.settings.max_artifact_bytes)
-        except ArtifactError as error:
-            raise LoadFailed(error, UNKNOWN_KID) from error
+        blob = store.read(self.settings.max_artifact_bytes)
         if blob.sha256 == known_sha256:
             return None
         try:
@@ -135,7 +123,8 @@ class Loader:
                     events.ARTIFACT_REHEARSAL_FAILED, name=recipe.recipe.name, kid=parsed.kid, reason=error.message
                 )
             shown = locate_error(error, blob.resolved)
-            raise LoadFailed(shown, _kid(recipe.recipe.name, blob)) from error
+            shown.fields["kid"] = _kid(recipe.recipe.name, blob)
+            raise shown from error
         return replace(loaded, seconds=time.perf_counter() - began)
 
     def _open(self, recipe: LoadedRecipe, parsed: Parsed) -> tuple[Model, ItemFragments, FilterFields | None]:

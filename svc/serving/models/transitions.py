@@ -17,13 +17,13 @@ import trio
 
 from svc import events, logs, metrics
 from svc.artifact.replay import expires_at
-from svc.errors import PayloadTooLarge, SvcError, exhaustion
+from svc.errors import ArtifactError, PayloadTooLarge, SvcError, exhaustion
 from svc.events import Event
 from svc.metrics import Metrics
 from svc.names import stem_of
 from svc.serving.models.item_lists import PlacedItems, available_items, place
 from svc.serving.models.lanes import Lane
-from svc.serving.models.loader import Loaded, LoadFailed
+from svc.serving.models.loader import UNKNOWN_KID, Loaded
 from svc.serving.models.recipes import Declared, Policy, Refused
 from svc.serving.models.registry import SHOWN_ERROR_CHARACTERS, Entry, Faults, Registry, Served, unix_time
 from svc.serving.models.threads import GilYielder, lower_priority
@@ -214,13 +214,14 @@ class Publisher:
 
     def load_failed(self, name: str, failure: Exception) -> None:
         """Publish that a load has failed. The model that is served now stays in use."""
-        if isinstance(failure, LoadFailed):
-            error, reason = logs.redact_text(failure.error.message), failure.error.reason
+        if isinstance(failure, ArtifactError):
+            error, reason = logs.redact_text(failure.message), failure.reason
             event = events.ARTIFACT_LOAD_FAILED
             if self._is_starting:
-                is_large = isinstance(failure.error, PayloadTooLarge)
-                event = events.INITIAL_ARTIFACT_READ_ERROR if is_large else _INITIAL_EVENTS[failure.error.stage]
-            logs.emit(event, name=name, error=error, kid=failure.kid, reason=reason)
+                is_large = isinstance(failure, PayloadTooLarge)
+                event = events.INITIAL_ARTIFACT_READ_ERROR if is_large else _INITIAL_EVENTS[failure.stage]
+            kid = failure.fields.get("kid", UNKNOWN_KID)
+            logs.emit(event, name=name, error=error, kid=kid, reason=reason)
         else:
             limit, reason = exhaustion(failure), "unexpected"
             error = logs.redact_text(f"{type(failure).__name__}: {failure}" if limit is None else limit.message)

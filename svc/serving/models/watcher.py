@@ -33,7 +33,7 @@ from svc.metrics import Metrics
 from svc.recipe.load import LoadedRecipe
 from svc.serving.models.bounded_calls import Calls, CallTimeout
 from svc.serving.models.list_watch import ListWatch
-from svc.serving.models.loader import UNKNOWN_KID, Loaded, Loader, LoadFailed
+from svc.serving.models.loader import Loaded, Loader
 from svc.serving.models.recipes import Declared, Policy, RecipeFolder, declare
 from svc.serving.models.transitions import Publisher
 from svc.settings import Settings
@@ -63,10 +63,11 @@ class WatchedArtifact:
     sidecar: bool = False
     """True if the artifact had a `.sha256` file beside it at the last poll."""
     loading: bool = False
-    refusal: ArtifactError | None = None
-    """The error of the last load if a new load of the same bytes would fail too, else None.
+    refusal: type[ArtifactError] | None = None
+    """The class of the last load's error if a new load of the same bytes would fail too, else None.
 
-    Other signing keys or other rules of the rehearsal may lift the refusal."""
+    Other signing keys or other rules of the rehearsal may lift the refusal. The error itself would keep the memory of
+    the refused artifact, which the frames of its traceback hold."""
     failures: int = 0
     """Number of failed loads since the last success. Counts only errors after which the load is retried."""
     retry_tick: float = math.inf
@@ -229,7 +230,7 @@ class Watcher:
         reload = _serves_otherwise(before.loaded, declared.loaded)
         if reload:
             self._watched[declared.name] = WatchedArtifact(declared)
-        elif isinstance(watched.refusal, RehearsalFailed) and _serving(before.loaded, "rehearsal") != _serving(
+        elif watched.refusal is RehearsalFailed and _serving(before.loaded, "rehearsal") != _serving(
             declared.loaded, "rehearsal"
         ):
             watched.retry_tick = 0  # the artifact may pass the rehearsal with the new rules
@@ -316,7 +317,7 @@ class Watcher:
             watched.failures = 0
         except CallTimeout:
             text = f"loading took over {self.settings.load_timeout_s:g} s: raise SVC_LOAD_TIMEOUT_SECONDS"
-            self._load_failed(watched, LoadFailed(ArtifactReadError(text), UNKNOWN_KID))
+            self._load_failed(watched, ArtifactReadError(text))
         except Exception as error:
             self._load_failed(watched, error)
         finally:
@@ -334,8 +335,8 @@ class Watcher:
 
         A retry waits at most LONGEST_BACKOFF_TICKS.
         """
-        if isinstance(error, LoadFailed) and not isinstance(error.error, _RETRIED):
-            watched.refusal = error.error
+        if isinstance(error, ArtifactError) and not isinstance(error, _RETRIED):
+            watched.refusal = type(error)
         else:
             watched.retry_tick = self._ticks + min(2**watched.failures, LONGEST_BACKOFF_TICKS)
             watched.failures += 1

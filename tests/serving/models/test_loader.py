@@ -16,13 +16,13 @@ import pytest
 from svc import logs
 from svc.artifact.keys import development_keys, parse_signing_keys
 from svc.artifact.store import open_store
-from svc.errors import RehearsalFailed, UsersNotServed
+from svc.errors import ArtifactError, RehearsalFailed, UsersNotServed
 from svc.model.ids import IdTable
 from svc.model.model import Model
 from svc.recipe.load import LoadedRecipe, load_recipe
 from svc.recipe.serving_schema import Serving
 from svc.serving.models.fragments import ItemFragments
-from svc.serving.models.loader import Loaded, Loader, LoadFailed, rehearse_answers
+from svc.serving.models.loader import Loaded, Loader, rehearse_answers
 from svc.settings import Settings
 from tests.families import EVERY_FAMILY, family
 from tests.model.test_model import made
@@ -136,44 +136,44 @@ def test_the_error_of_a_damaged_artifact_has_stage_and_kid(
     file = tmp_path / "a.svc"
     write_artifact(file, popularity_model())
     file.write_bytes(damage(file.read_bytes()))
-    with pytest.raises(LoadFailed) as caught:
+    with pytest.raises(ArtifactError) as caught:
         load(tmp_path)
-    assert caught.value.error.stage == stage
-    assert caught.value.error.message.startswith(text)
-    assert caught.value.kid == kid
+    assert caught.value.stage == stage
+    assert caught.value.message.startswith(text)
+    assert caught.value.fields["kid"] == kid
 
 
 def test_an_unknown_kid_is_named(tmp_path: Path) -> None:
     """The error shows which key is missing."""
     write_artifact(tmp_path / "a.svc", popularity_model(), keys=OTHER_KEYS)
-    with pytest.raises(LoadFailed) as caught:
+    with pytest.raises(ArtifactError) as caught:
         load(tmp_path)
     assert (
-        caught.value.error.message
+        caught.value.message
         == f"unknown kid: k2; the kids here are k1: add k2:<64 hex characters> ({tmp_path / 'a.svc'})"
     )
-    assert caught.value.error.stage == "hmac"
+    assert caught.value.stage == "hmac"
 
 
 def test_a_missing_file_and_caps_fail_while_reading(tmp_path: Path) -> None:
     """The bytes are not parsed. Only an exceeded cap has its own event."""
-    with pytest.raises(LoadFailed) as missing:
+    with pytest.raises(ArtifactError) as missing:
         load(tmp_path)
-    assert (missing.value.error.reason, missing.value.kid) == ("read", "<unknown>")
+    assert (missing.value.reason, missing.value.fields) == ("read", {})
     write_artifact(tmp_path / "a.svc", popularity_model())
-    with pytest.raises(LoadFailed) as large:
+    with pytest.raises(ArtifactError) as large:
         load(tmp_path, settings=replace(SETTINGS, max_artifact_bytes=100))
-    assert large.value.error.reason == "size_cap"
-    assert large.value.error.message.startswith("payload exceeds max bytes")
+    assert large.value.reason == "size_cap"
+    assert large.value.message.startswith("payload exceeds max bytes")
 
 
 def test_version_skew_refuses_before_the_payload_is_opened(tmp_path: Path, records: list[dict[str, Any]]) -> None:
     """An unverified combination of versions is refused. A setting turns the error into a warning."""
     head = header(irspack_version="0.4.1", best_class="IALSRecommender")
     write_artifact(tmp_path / "a.svc", popularity_model(), head=head)
-    with pytest.raises(LoadFailed) as caught:
+    with pytest.raises(ArtifactError) as caught:
         load(tmp_path)
-    assert caught.value.error.reason == "version_skew"
+    assert caught.value.reason == "version_skew"
     assert load(tmp_path, settings=replace(SETTINGS, allow_version_skew=True)) is not None
     assert [record["event"] for record in records] == ["irspack_version_skew_allowed"]
 
@@ -212,9 +212,9 @@ def test_a_signed_version_in_the_file_of_another_version_is_refused(tmp_path: Pa
     (tmp_path / f"a.{one}.svc").write_bytes(files[one])
     assert load(tmp_path) is not None
     (tmp_path / f"a.{one}.svc").write_bytes(files[other])
-    with pytest.raises(LoadFailed, match=f"begins with {other}, the name says {one}") as refused:
+    with pytest.raises(ArtifactError, match=f"begins with {other}, the name says {one}") as refused:
         load(tmp_path)
-    assert refused.value.error.reason == "misplaced"
+    assert refused.value.reason == "misplaced"
 
 
 def test_each_load_with_the_development_key_is_logged(tmp_path: Path, records: list[dict[str, Any]]) -> None:
@@ -225,7 +225,7 @@ def test_each_load_with_the_development_key_is_logged(tmp_path: Path, records: l
 
     with (tmp_path / "a.svc").open("wb") as out:
         layout.write(out, kid=kid, key=key, header=header(), payload=encode(popularity_model()))
-    with pytest.raises(LoadFailed):
+    with pytest.raises(ArtifactError):
         load(tmp_path)
     loader = Loader(SETTINGS, parse_signing_keys(SIGNING_KEYS).with_development(), {})
     assert loader.load(recipe(tmp_path), open_store(str(tmp_path / "a.svc"), SETTINGS)) is not None
@@ -238,12 +238,12 @@ def test_a_model_of_nan_is_refused_with_its_reason(tmp_path: Path, family: str, 
     model: Any = made(family)
     model.scorer.users = np.full_like(model.scorer.users, np.nan)
     write_artifact(tmp_path / "a.svc", model)
-    with pytest.raises(LoadFailed) as caught:
+    with pytest.raises(ArtifactError) as caught:
         load(tmp_path)
-    assert (caught.value.error.reason, caught.value.error.stage) == ("rehearsal", "deserialize")
+    assert (caught.value.reason, caught.value.stage) == ("rehearsal", "deserialize")
     (record,) = [record for record in records if record["event"] == "artifact_rehearsal_failed"]
     assert (record["name"], record["kid"]) == ("a", "k1")
-    assert caught.value.error.message.startswith(record["reason"])
+    assert caught.value.message.startswith(record["reason"])
     assert record["reason"].startswith("rehearsal: ")
 
 
@@ -259,7 +259,7 @@ def test_ids_that_became_decimals_are_refused_if_the_recipe_bounds_known_users(
     assert load(tmp_path, live=live) is not None
     assert load(tmp_path, serving=half) is not None, "at the start there is nothing to compare with"
     assert load(tmp_path, live=live, serving={"rehearsal": {"min_known_users": 0.25}}) is not None
-    with pytest.raises(LoadFailed, match="1 of the live model's 4 users are known to the new model"):
+    with pytest.raises(ArtifactError, match="1 of the live model's 4 users are known to the new model"):
         load(tmp_path, live=live, serving=half)
     assert [record["event"] for record in records] == ["artifact_rehearsal_failed"]
 
@@ -272,7 +272,7 @@ def test_a_model_whose_answers_cannot_be_encoded_is_refused(tmp_path: Path, monk
         raise ValueError("no such column")
 
     monkeypatch.setattr("svc.serving.models.fragments.ItemFragments.items", broken)
-    with pytest.raises(LoadFailed, match="no answer can be written: ValueError: no such column"):
+    with pytest.raises(ArtifactError, match="no answer can be written: ValueError: no such column"):
         load(tmp_path)
 
 

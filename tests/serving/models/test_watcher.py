@@ -50,7 +50,7 @@ async def test_start_loads_every_recipe() -> None:
 @pytest.mark.parametrize(
     ("error", "event"),
     [
-        (failed(ArtifactReadError("cut short"), "<unknown>"), "initial_artifact_read_failed"),
+        (failed(ArtifactReadError("cut short"), None), "initial_artifact_read_failed"),
         (failed(MagicMismatch("magic bytes mismatch")), "initial_artifact_parse_failed"),
         (failed(SignatureMismatch("signature mismatch")), "initial_artifact_hmac_failed"),
         (MemoryError("no room"), "artifact_load_unexpected_error"),
