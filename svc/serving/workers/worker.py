@@ -1,8 +1,7 @@
 """The main loop of a worker process, which answers requests beside other workers on the same listening socket.
 
 The parent process sends keys, policies and verified models to each worker as numbered orders. A worker executes the
-orders one after the other, but `drop` beside later orders. It opens no file and no store, and it never has a signing
-key.
+orders one after the other. It opens no file and no store, and it never has a signing key.
 """
 
 from __future__ import annotations
@@ -13,9 +12,7 @@ import os
 import pickle
 import socket
 import time
-import weakref
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self
@@ -43,9 +40,6 @@ from svc.serving.workers.counters import BEAT_S, WorkerPage
 from svc.serving.workers.package import Package, ServedState, on_clock
 from svc.serving.workers.rates import Cell, SharedBucket
 from svc.settings import Settings
-
-LONGEST_FAREWELL_S = 10.0
-"""Longest wait for requests that still use a dropped model, before the worker reports the drop as done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +70,6 @@ def live(ends: Ends) -> None:
     logs.configure(settings)
     process.tune()
     trio.run(Worker(ends, settings).run)
-
-
-def _run_soon(token: trio.lowlevel.TrioToken, function: Callable[[], object]) -> None:
-    """Call the function in the event loop of `token`, from any thread. Does nothing if the loop has ended."""
-    with suppress(trio.RunFinishedError):
-        token.run_sync_soon(function)
 
 
 def _beside(served: Served, state: ServedState) -> Served:
@@ -129,6 +117,7 @@ class Worker:
             "policies": self._use_policies,
             "workers": self._count_workers,
             "accept": self._accept,
+            "drop": self._drop,
             "drain": self._drain,
             "end": self._end.set,
         }
@@ -182,14 +171,8 @@ class Worker:
         os._exit(1)  # the parent has ended, so nothing can be reported any more
 
     async def _execute(self, orders: trio.MemoryReceiveChannel[channel.Received], lanes: trio.Nursery) -> None:
-        """Execute orders one after the other, and report each to the parent when it is done.
-
-        An order `drop` is executed beside later orders.
-        """
+        """Execute orders one after the other, and report each to the parent when it is done."""
         async for (seq, kind, *arguments), files in orders:
-            if kind == "drop":  # may wait for slow requests, and the next orders must not
-                lanes.start_soon(self._drop, seq, *arguments)
-                continue
             if kind == "model":
                 await self._open(lanes, files, *arguments)
             elif kind == "entry":
@@ -228,20 +211,10 @@ class Worker:
         await lanes.start(lane.run)
         self._models[number] = loaded, lane
 
-    async def _drop(self, seq: int, number: int) -> None:
-        """Carry out the parent's order `seq` to drop a model: close its lane, and report the order as done.
-
-        The report waits until no request uses the model, but at most LONGEST_FAREWELL_S.
-        """
-        loaded, lane = self._models.pop(number)
-        unused = trio.Event()
-        # Any thread may release the last reference, but the event must be set in the thread of the event loop.
-        weakref.finalize(loaded.model, _run_soon, trio.lowlevel.current_trio_token(), unused.set)
+    def _drop(self, number: int) -> None:
+        """Close the lane of a replaced model. Requests that use the model keep it in memory until they end."""
+        _, lane = self._models.pop(number)
         lane.close()
-        del loaded, lane
-        with trio.move_on_after(LONGEST_FAREWELL_S):
-            await unused.wait()
-        channel.tell(self._control, seq)
 
     async def _put(self, entry: Entry, state: ServedState | None) -> None:
         """Replace the entry of a recipe in the registry.

@@ -103,7 +103,7 @@ def test_a_packed_model_answers_the_same_bytes(tmp_path: Path, family: str) -> N
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_model_is_freed_with_its_last_reference(tmp_path: Path, family: str) -> None:
-    """A worker reports a dropped model only when it is freed, so no model may refer to itself."""
+    """Replaced models must not add up until a garbage collection, so no model may refer to itself."""
     prepare(tmp_path, made(family))
     model = reopened(load(tmp_path, pack_loaded)).model
     model.rank(queries(model, 8))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import socket
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -151,12 +152,14 @@ async def test_a_worker_follows_orders_about_models_keys_and_drain(tmp_path: Pat
             assert answer.count(b'"item_id":') == 5
             assert (await asked(address, key="x" * 43)).startswith(b"HTTP/1.1 401 ")
             await serve(1)
+            opened = [weakref.ref(worker._models[number][0].model) for number in (0, 1)]
             await tell("drop", 0)
             assert models[1].sha256.encode() in await asked(address)
+            assert opened[0]() is None
             restricted = await put(1, ItemSet.of_columns(np.arange(20), 30))
             assert await put(1, ItemSet.of_columns(np.arange(20), 30)) is restricted  # so its kept answers stay valid
             assert await put(1, ItemSet.of_columns(np.arange(10), 30)) is not restricted
-            del restricted  # a model is dropped when nothing refers to it
+            del restricted  # a model is freed when nothing refers to it
             await put(1)
             await tell("policies", parse_policies(b"k: {rate: 1/h, burst: 2}", "p"), {"k": 1})
             answers = [await asked(address) for _ in range(3)]
@@ -165,6 +168,7 @@ async def test_a_worker_follows_orders_about_models_keys_and_drain(tmp_path: Pat
             await tell("drop", 1)
             await tell("policies", {}, {})
             assert (await asked(address)).startswith(b"HTTP/1.1 404 ")
+            assert opened[1]() is None
             for error in (InternalError(), LookupError("a"), ArtifactReadError("broken")):
 
                 async def reply(error: Exception = error) -> None:
