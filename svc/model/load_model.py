@@ -181,8 +181,6 @@ def check_sizes(model: Model) -> None:
     if moments is not None and moments.shape != (2, n_users):
         shape = f"means and deviations of shape {moments.shape}"
         raise PayloadInvalid(f"payload: {shape}, where {n_users} users need {(2, n_users)}")
-    if model.ranker is not None:
-        model.ranker.check(n_items)
     if cold is not None and cold.n_items != n_items:
         raise PayloadInvalid(f"payload: {n_items} items do not match {cold.n_items} of the second part")
 

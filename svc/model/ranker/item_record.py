@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from svc.errors import PayloadInvalid
 from svc.model.codec import Stored
 
 NEIGHBOURS = 50
@@ -55,30 +54,6 @@ class ItemRecord(Stored):
     number_names: tuple[str, ...]
     numbers: NDArray[np.float32]
     ordered: bool
-
-    def check(self, n_items: int) -> None:
-        """Raise PayloadInvalid unless the arrays fit `n_items` items and each other."""
-        shapes: list[tuple[str, NDArray[Any], tuple[int, ...]]] = [
-            ("popularity", self.popularity, (n_items, len(self.popularity_names))),
-            ("neighbours", self.neighbours, (n_items, NEIGHBOURS)),
-            ("similarities", self.similarities, (n_items, NEIGHBOURS)),
-            ("first_labels", self.first_labels, (len(self.label_names) + 1,)),
-            ("label_offsets", self.label_offsets, (n_items + 1,)),
-            ("label_parts", self.label_parts, self.labels.shape),
-            ("numbers", self.numbers, (n_items, len(self.number_names))),
-        ]
-        for name, array, shape in shapes:
-            if array.shape != shape:
-                raise PayloadInvalid(f"payload: the ranker's {name} has the shape {array.shape}, expected {shape}")
-        offsets = self.label_offsets
-        if offsets[0] != 0 or offsets[-1] != len(self.labels) or (np.diff(offsets) < 0).any():
-            raise PayloadInvalid("payload: the ranker's label_offsets do not divide its labels")
-        for name, array, end in (
-            ("neighbours", self.neighbours, n_items + 1),
-            ("labels", self.labels, int(self.first_labels[-1])),
-        ):
-            if array.size and not 0 <= int(array.min()) <= int(array.max()) < end:
-                raise PayloadInvalid(f"payload: the ranker's {name} are out of range")
 
 
 def names(record: ItemRecord) -> tuple[Feature, ...]:

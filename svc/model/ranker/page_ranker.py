@@ -28,7 +28,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from svc.errors import PayloadInvalid
 from svc.model.codec import Stored
 from svc.model.history import History
 from svc.model.ranker.item_record import NEIGHBOURS, Feature, ItemRecord, has_no_label, label_columns, names
@@ -46,8 +45,17 @@ Items = NDArray[np.int32]
 Values = NDArray[np.float64]
 
 
-class GroupContributions:
-    """Computes the contributions of feature groups to scores: Σ weight · (feature − mean) / deviation over the group.
+REORDERED: Final = 50
+"""The number of best items that the ranker reorders, counted after exclusions and filters."""
+
+
+@dataclass(eq=False, repr=False)
+class PageRanker(Stored):
+    """A linear model that scores an item by Σ weight · (feature − mean) / deviation over F features.
+
+    `weights`, `means` and `deviations` are (F,) float32.
+
+    A feature that did not vary in training has the weight 0 and the deviation 1.
 
     `_facts`, (n_items, 3 + G + 2q), has a row for each item. Its columns are the number of the item's labels, the end
     of their entries in `labels`, the popularity over all time, the addends to each group that depend on the item alone,
@@ -57,7 +65,25 @@ class GroupContributions:
     column.
     """
 
-    def __init__(self, record: ItemRecord, weights: Values, means: Values, deviations: Values, n_places: int) -> None:
+    record: ItemRecord
+    weights: NDArray[np.float32]
+    means: NDArray[np.float32]
+    deviations: NDArray[np.float32]
+
+    @property
+    def features(self) -> tuple[Feature, ...]:
+        """Return the features in the order of the weights."""
+        return names(self.record)
+
+    @property
+    def scale_of_score(self) -> float:
+        """Return the factor by which the winner's score counts: weight / deviation."""
+        return self._of_score
+
+    def ready(self) -> None:
+        """Compute the addends that depend on the item alone."""
+        record = self.record
+        weights, means, deviations = (array.astype(np.float64) for array in (self.weights, self.means, self.deviations))
         kinds, n_columns = 2 + record.ordered, len(record.label_names)
         lengths = (2, len(record.popularity_names) + 1, kinds, kinds * n_columns, 2 * len(record.number_names))
         ends = accumulate(lengths)
@@ -74,11 +100,10 @@ class GroupContributions:
         filled = np.where(is_missing, np.float32(0), record.numbers)
         table = np.column_stack([*entries, record.popularity[:, 0], own.T, ~is_missing, filled])
         columns = label_columns(record)
-        self.of_score = float(scores[0])
-        self._record = record
+        self._of_score = float(scores[0])
         # NumPy stacks columns in either order, and `take` copies the whole table if its rows are not contiguous.
         self._facts = np.ascontiguousarray(table, dtype=np.float64)
-        self._of_places = np.log1p(np.arange(n_places)) * scores[1]
+        self._of_places = np.log1p(np.arange(REORDERED)) * scores[1]
         self._by_history = float(popularity[-1])
         self._of_strongest, self._of_count, *of_last = neighbours.tolist()
         self._of_last_item = of_last[0] if record.ordered else 0.0
@@ -86,19 +111,43 @@ class GroupContributions:
         self._of_share, self._of_last = by_kind[columns, 0], by_kind[columns, -1] if record.ordered else None
         self._of_distances = np.ascontiguousarray(numbers[::2])
 
-    def of(self, history: Items, items: Items, scores: Values) -> Values:
+    def page(self, query: Query, ranking: Ranking, history: History) -> Ranking:
+        """Reorder the best REORDERED items of `ranking`, the winner's ranking, to answer `query`.
+
+        The other items keep their order and scores. The scores of the best items are shifted so that the last of them
+        has the score that the winner gave at its place. So none of them is below the other items. The answer is cut to
+        the limit of the query, unless the query is unordered.
+        """
+        items, scores = ranking.items, ranking.scores
+        if query.unordered:
+            order = _best_first(items, scores, REORDERED)
+            items, scores = items[order], scores[order]
+        n = min(REORDERED, len(items))
+        if not n:
+            return ranking
+        own = np.add.reduce(self.contributions(history_of(query, history), items[:n], scores[:n]), axis=0)
+        order = (-own).argsort(kind="stable")
+        own = own.take(order)
+        best, shown, ties = items[:n].take(order), own - own[-1] + scores[n - 1], np.arange(n)
+        if n < len(items):
+            best, shown = np.concatenate([best, items[n:]]), np.concatenate([shown, scores[n:]])
+            ties = np.concatenate([ties, REORDERED + items[n:].astype(np.int64)])
+        kept = slice(None if query.unordered else query.limit)
+        return Ranking(best[kept], shown[kept], ties=ties[kept])
+
+    def contributions(self, history: Items, items: Items, scores: Values) -> Values:
         """Return the contributions of the groups, (G, n), to the scores of `items`, (n,), best first by the winner.
 
         `scores`, (n,), are the winner's scores of these items. `history` are distinct item columns, oldest first if the
         record is ordered, else ascending. Only the last MOST_HISTORY of them count.
         """
-        h, record = history[-MOST_HISTORY:], self._record
+        h, record = history[-MOST_HISTORY:], self.record
         n_chosen = len(h)
         facts = self._facts.take(np.concatenate([h, items]), axis=0)
         sums, own = np.add.reduce(facts[:n_chosen], axis=0), facts[n_chosen:].T
         first_number = 3 + len(GROUPS)
         groups = own[3:first_number]
-        by_score = scores * self.of_score
+        by_score = scores * self._of_score
         by_score += self._of_places[: len(items)]
         groups[0] += by_score
         groups[1] += own[2] * (float(sums[2]) / max(n_chosen, 1) * self._by_history)
@@ -110,7 +159,7 @@ class GroupContributions:
         return groups
 
     def _of_neighbours(self, h: Items, items: Items) -> Values:
-        neighbours, n = self._record.neighbours, len(items)
+        neighbours, n = self.record.neighbours, len(items)
         is_chosen = np.zeros(len(neighbours) + 1, dtype=np.bool_)
         is_chosen[h] = True
         near = neighbours.take(items, axis=0)
@@ -139,14 +188,14 @@ class GroupContributions:
         ends = lengths.cumsum()
         entries = (entry_ends - ends).repeat(lengths)
         entries += np.arange(len(entries))
-        labels, first = self._record.labels.take(entries), int(ends[n_chosen - 1])
+        labels, first = self.record.labels.take(entries), int(ends[n_chosen - 1])
         chosen, own = labels[:first], labels[first:]
         weights = self._of_share.take(chosen)
         if self._of_last is not None:
             start, n_last = int(ends[n_chosen - LAST - 1]) if n_chosen > LAST else 0, min(n_chosen, LAST)
             weights[start:] += self._of_last.take(chosen[start:]) * (n_chosen / n_last)
         of_labels = np.bincount(chosen, weights, len(self._of_share))
-        of_own = of_labels.take(own) * self._record.label_parts.take(entries[first:])
+        of_own = of_labels.take(own) * self.record.label_parts.take(entries[first:])
         totals: Values = np.bincount(np.arange(n).repeat(lengths[n_chosen:]), of_own, n) / n_chosen
         return totals
 
@@ -164,80 +213,6 @@ class GroupContributions:
         distances *= (self._of_distances * (counts > 0))[:, np.newaxis]
         totals: Values = np.add.reduce(distances, axis=0)
         return totals
-
-
-REORDERED: Final = 50
-"""The number of best items that the ranker reorders, counted after exclusions and filters."""
-
-
-@dataclass(eq=False, repr=False)
-class PageRanker(Stored):
-    """A linear model that scores an item by Σ weight · (feature − mean) / deviation over F features.
-
-    `weights`, `means` and `deviations` are (F,) float32.
-
-    A feature that did not vary in training has the weight 0 and the deviation 1.
-    """
-
-    record: ItemRecord
-    weights: NDArray[np.float32]
-    means: NDArray[np.float32]
-    deviations: NDArray[np.float32]
-
-    @property
-    def features(self) -> tuple[Feature, ...]:
-        """Return the features in the order of the weights."""
-        return names(self.record)
-
-    @property
-    def scale_of_score(self) -> float:
-        """Return the factor by which the winner's score counts: weight / deviation."""
-        return self._contributions.of_score
-
-    def ready(self) -> None:
-        """Compute the addends that depend on the item alone."""
-        weights, means, deviations = (array.astype(np.float64) for array in (self.weights, self.means, self.deviations))
-        self._contributions = GroupContributions(self.record, weights, means, deviations, REORDERED)
-
-    def check(self, n_items: int) -> None:
-        """Raise PayloadInvalid unless the ranker fits `n_items` items and has three numbers for each feature.
-
-        These are a weight, a mean and a deviation.
-        """
-        self.record.check(n_items)
-        for array in (self.weights, self.means, self.deviations):
-            if array.shape != (len(self.features),):
-                raise PayloadInvalid(
-                    f"payload: the ranker has {len(self.features)} features and numbers for {array.size}"
-                )
-
-    def page(self, query: Query, ranking: Ranking, history: History) -> Ranking:
-        """Reorder the best REORDERED items of `ranking`, the winner's ranking, to answer `query`.
-
-        The other items keep their order and scores. The scores of the best items are shifted so that the last of them
-        has the score that the winner gave at its place. So none of them is below the other items. The answer is cut to
-        the limit of the query, unless the query is unordered.
-        """
-        items, scores = ranking.items, ranking.scores
-        if query.unordered:
-            order = _best_first(items, scores, REORDERED)
-            items, scores = items[order], scores[order]
-        n = min(REORDERED, len(items))
-        if not n:
-            return ranking
-        own = np.add.reduce(self.contributions(history_of(query, history), items[:n], scores[:n]), axis=0)
-        order = (-own).argsort(kind="stable")
-        own = own.take(order)
-        best, shown, ties = items[:n].take(order), own - own[-1] + scores[n - 1], np.arange(n)
-        if n < len(items):
-            best, shown = np.concatenate([best, items[n:]]), np.concatenate([shown, scores[n:]])
-            ties = np.concatenate([ties, REORDERED + items[n:].astype(np.int64)])
-        kept = slice(None if query.unordered else query.limit)
-        return Ranking(best[kept], shown[kept], ties=ties[kept])
-
-    def contributions(self, history: NDArray[np.int32], items: NDArray[np.int32], scores: Values) -> Values:
-        """Return the contributions of the GROUPS, (G, n), to the scores of `items`, best first by the winner."""
-        return self._contributions.of(history, items, scores)
 
 
 def history_of(query: Query, history: History) -> NDArray[np.int32]:

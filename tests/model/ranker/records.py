@@ -49,6 +49,24 @@ def random_record(rng: np.random.Generator, n_items: int, *, ordered: bool = Tru
     )
 
 
+def require_fitting(record: ItemRecord, n_items: int) -> None:
+    """Assert that the arrays of a record fit `n_items` items and each other."""
+    shapes = {
+        "popularity": (n_items, len(record.popularity_names)),
+        "neighbours": (n_items, NEIGHBOURS),
+        "similarities": (n_items, NEIGHBOURS),
+        "first_labels": (len(record.label_names) + 1,),
+        "label_offsets": (n_items + 1,),
+        "label_parts": record.labels.shape,
+        "numbers": (n_items, len(record.number_names)),
+    }
+    assert {name: getattr(record, name).shape for name in shapes} == shapes
+    assert (record.label_offsets[0], record.label_offsets[-1]) == (0, len(record.labels))
+    assert (np.diff(record.label_offsets) >= 0).all()
+    for array, end in ((record.neighbours, n_items + 1), (record.labels, record.first_labels[-1])):
+        assert ((array >= 0) & (array < end)).all()
+
+
 def random_ranker(rng: np.random.Generator, n_items: int, *, ordered: bool = True, tables: bool = True) -> PageRanker:
     """Return a ranker with random weights over a random record, ready to use."""
     record = random_record(rng, n_items, ordered=ordered, tables=tables)

@@ -10,7 +10,7 @@ import pytest
 from svc.model.history import History
 from svc.model.ranker.page_ranker import GROUPS, MOST_HISTORY, REORDERED, PageRanker
 from svc.model.ranking.query import Query, Ranking
-from tests.model.ranker.records import plain_features, random_ranker
+from tests.model.ranker.records import plain_features, random_ranker, require_fitting
 
 
 @pytest.mark.parametrize("tables", [True, False])
@@ -52,7 +52,7 @@ def test_a_page_reads_only_the_facts_of_its_items(n_numbers: int) -> None:
     ranker = random_ranker(rng, n_items)
     record, n_features = ranker.record, len(ranker.features) - 2 * (2 - n_numbers)
     record.number_names, record.numbers = record.number_names[:n_numbers], record.numbers[:, :n_numbers]
-    record.check(n_items)
+    require_fitting(record, n_items)
     own = (array[:n_features] for array in (ranker.weights, ranker.means, ranker.deviations))
     ranker = PageRanker(record, *own)
     ranker.ready()
