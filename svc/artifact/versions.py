@@ -234,7 +234,7 @@ class Versions:
 
         Raises NoSuchVersion, ArtifactError, ArtifactWriteError, LockContestedError, and ConfigError as `publish`.
         """
-        return self._make_live("promote", lambda _log, _live: sha8, hold=False)
+        return self._make_live("promote", lambda _log, _live: sha8, hold=False)[1]
 
     def find_version(self, prefix: str) -> str:
         """Return the only version that begins with `prefix`.
@@ -260,17 +260,15 @@ class Versions:
         With `hold`, later trainings do not move the pointer. An existing hold stays in any case. Raises NoSuchVersion,
         ArtifactError, ArtifactWriteError, LockContestedError, and ConfigError as `publish`.
         """
-        targets: list[str] = []
+        return self._make_live("rollback", lambda log, live: to or self._rollback_target(log, live), hold=hold)
 
-        def choose(log: VersionLog, live: str | None) -> str:
-            targets.append(to or self._rollback_target(log, live))
-            return targets[0]
+    def _make_live(
+        self, action: Action, choose: Callable[[VersionLog, str | None], str], *, hold: bool
+    ) -> tuple[str, str | None]:
+        """Log the move to the version that `choose` returns, then move the pointer.
 
-        before = self._make_live("rollback", choose, hold=hold)
-        return targets[0], before
-
-    def _make_live(self, action: Action, choose: Callable[[VersionLog, str | None], str], *, hold: bool) -> str | None:
-        """Log the move to the version that `choose` returns, then move the pointer. Returns the former live version."""
+        Returns the new and the former live version.
+        """
         with self._lock():
             log, live = self._log_to_continue(), self.live()
             sha8 = choose(log, live)
@@ -289,7 +287,7 @@ class Versions:
                 recipe=self._recipe,
             )
             self._move(line, live)
-        return live
+        return sha8, live
 
     def _log_to_continue(self) -> VersionLog:
         """Return the log before the next line is written.

@@ -7,9 +7,10 @@ Contributions that have no name to show, such as the contribution of the constan
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,8 @@ from svc.model.columns.vector_column import VectorColumn
 from svc.model.features import SideEncoder, TokenColumn
 
 Matrix = NDArray[np.float64]
+Source = Literal["user", "item", "ranker", "popularity"]
+"""A source of addends beside interactions: features of the user, features of items, the ranker, or popularity."""
 MOST_EXPLAINED = 5000
 """Feature vectors up to this length are explained as a whole."""
 _ROUNDING = 1e-9
@@ -30,19 +33,15 @@ class Contributions(NamedTuple):
     """The addends of the scores of m items, by their sources.
 
     `of_columns`, (m, s), are the addends of the s interactions of the query, whose item columns are `columns`, (s,).
-    The last `n_disliked` of the interactions are dislikes. `of_user_features` and `of_item_features`, (m, f), have a
-    column for each of the `explained_places`. They are None if the query has no such features. `of_popularity`, (m,),
-    are the addends of popularity if it is a part of a blend. `of_groups`, (m, g), are the addends of the ranker's
-    feature groups, named by `groups`.
+    The last `n_disliked` of the interactions are dislikes. `others` has the addends of other sources, (m, f) each. The
+    features of the user and of items have a column for each of the `explained_places`, popularity as a part of a blend
+    has one, and the ranker has one for each of the feature groups in `groups`.
     """
 
     columns: NDArray[np.int32]
     of_columns: Matrix
-    of_user_features: Matrix | None = None
-    of_item_features: Matrix | None = None
     n_disliked: int = 0
-    of_popularity: NDArray[np.float64] | None = None
-    of_groups: Matrix | None = None
+    others: Mapping[Source, Matrix] = MappingProxyType({})
     groups: tuple[str, ...] = ()
 
 
@@ -91,18 +90,12 @@ def reasons_of(
     columns = contributions.columns.tolist()
     liked = len(columns) - contributions.n_disliked
     names: list[int | str | None] = [*columns[:liked], *map(Disliked, columns[liked:])]
-    parts = [contributions.of_columns]
-    for part, own in (
-        (contributions.of_user_features, user_names),
-        (contributions.of_item_features, item_names),
-        (contributions.of_groups, list(contributions.groups)),
-    ):
-        if part is not None:
-            parts.append(part)
-            names += own
-    if contributions.of_popularity is not None:
-        parts.append(contributions.of_popularity[:, np.newaxis])
-        names.append(_POPULARITY)
+    parts, others = [contributions.of_columns], contributions.others
+    named: dict[Source, Sequence[str | None]] = {"user": user_names, "item": item_names, "ranker": contributions.groups}
+    named["popularity"] = [_POPULARITY]
+    for source in filter(others.__contains__, named):
+        parts.append(others[source])
+        names += named[source]
     table = np.concatenate(parts, axis=1)
     return tuple(_because(row, float(score), names, most) for row, score in zip(table, scores, strict=True))
 

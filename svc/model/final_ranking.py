@@ -102,24 +102,23 @@ def add_reasons(
         return ranking
     items, scores = ranking.items[query.offset :], ranking.scores[query.offset :]
     is_new = np.zeros(len(items), dtype=np.bool_) if query.new is None else items >= query.new.items.n_known
-    because = np.empty(len(items), dtype=object)
     of_model = items[~is_new]
     contributions = None if ranking.popular else scorer.contributions(query, history, of_model)
     if ranker is not None:
         contributions = with_groups(contributions, ranker, scorer, query, history, of_model)
+    by_all = ranking.popular or scorer.kind == "popularity"
+    because = (POPULAR if by_all else Because((), 1.0),) * len(of_model)
     if contributions is not None:
-        because[~is_new] = _as_objects(_reasons(query, contributions, scores[~is_new], features))
-    else:
-        by_all = ranking.popular or scorer.kind == "popularity"
-        because[~is_new] = _as_objects((POPULAR if by_all else Because((), 1.0),) * len(of_model))
+        because = _reasons(query, contributions, scores[~is_new], features)
     if query.new is not None and embedder is not None and is_new.any():
         contributions, own = embedder.contributions(query, query.new.items, items[is_new])
-        because[is_new] = _as_objects(_reasons(query, contributions, own, features))
+        known, unseen = iter(because), iter(_reasons(query, contributions, own, features))
+        because = tuple([next(unseen if new else known) for new in is_new.tolist()])
         scores = ranking.scores.copy()
         scores[query.offset :][is_new] = own
         ranking = ranking._replace(scores=scores)
     before = (Because((), 0.0),) * (len(ranking.items) - len(items))
-    return ranking._replace(because=(*before, *because.tolist()))
+    return ranking._replace(because=(*before, *because))
 
 
 def _reasons(
@@ -129,13 +128,6 @@ def _reasons(
     users = feature_names(None if features is None else features.user, own)
     unseen = feature_names(None if features is None else features.item, query.seed_features)
     return reasons_of(contributions, scores, query.explain, users, unseen)
-
-
-def _as_objects(because: Sequence[Because]) -> NDArray[np.object_]:
-    """Return a one-dimensional array of objects. `np.array` would return a table, because a Because is a tuple."""
-    array = np.empty(len(because), dtype=object)
-    array[:] = because
-    return array
 
 
 def with_reason_new(ranking: Ranking, n_items: int) -> Ranking:
@@ -178,16 +170,9 @@ def with_groups(  # noqa: PLR0917 - all of them are about one page
     for number, group in enumerate(named_groups):
         of_groups[is_moved, number] = table[GROUPS.index(group), positions[is_moved]]
     if contributions is None:
-        nothing = Contributions(np.empty(0, dtype=np.int32), np.zeros((len(items), 0)))
-        return nothing._replace(of_groups=of_groups, groups=named_groups)
-    shares = np.where(is_moved, ranker.scale_of_score, 1.0)
-    of_user, of_item = contributions.of_user_features, contributions.of_item_features
-    popularity = contributions.of_popularity
+        contributions = Contributions(np.empty(0, dtype=np.int32), np.zeros((len(items), 0)))
+    shares = np.where(is_moved, ranker.scale_of_score, 1.0)[:, np.newaxis]
+    others = {source: addends * shares for source, addends in contributions.others.items()}
     return contributions._replace(
-        of_columns=contributions.of_columns * shares[:, np.newaxis],
-        of_user_features=None if of_user is None else of_user * shares[:, np.newaxis],
-        of_item_features=None if of_item is None else of_item * shares[:, np.newaxis],
-        of_popularity=None if popularity is None else popularity * shares,
-        of_groups=of_groups,
-        groups=named_groups,
+        of_columns=contributions.of_columns * shares, others={**others, "ranker": of_groups}, groups=named_groups
     )

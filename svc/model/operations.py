@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import io
 import pickletools
+from dataclasses import dataclass
 from typing import Any, Final
 
 from svc.errors import ForbiddenClass, PayloadInvalid
@@ -30,27 +31,16 @@ MAX_TOTAL_SIZE: Final = 1 << 20
 """The sum of the sizes of all values, each counted every time it is put into a container."""
 
 _PLAIN_VALUES: Final = frozenset(
-    [
-        "NONE",
-        "NEWTRUE",
-        "NEWFALSE",
-        "BININT",
-        "BININT1",
-        "BININT2",
-        "LONG1",
-        "BINFLOAT",
-        "NEXT_BUFFER",
-    ]
+    ["NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "NEXT_BUFFER"]
 )
 _TEXTS: Final = frozenset(["SHORT_BINUNICODE", "BINUNICODE", "SHORT_BINBYTES", "BINBYTES"])
-_EMPTY: Final = frozenset(["EMPTY_TUPLE", "EMPTY_LIST", "EMPTY_DICT", "EMPTY_SET"])
+_EMPTY: Final = dict.fromkeys(["EMPTY_TUPLE", "EMPTY_LIST", "EMPTY_DICT", "EMPTY_SET"], 0)
 _TUPLES: Final = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3, "TUPLE": None}
-_CALLS: Final = {"STACK_GLOBAL": 2, "REDUCE": 2}
+_MAKES: Final = {**_EMPTY, **_TUPLES, "FROZENSET": None, "STACK_GLOBAL": 2, "REDUCE": 2}
+"""The number of values that an operation takes to make one value. None: all since the last mark."""
 _FILLS: Final = {"APPEND": 1, "SETITEM": 2, "APPENDS": None, "SETITEMS": None, "ADDITEMS": None}
 _BESIDE: Final = frozenset(["PROTO", "FRAME", "STOP", "MARK", "MEMOIZE", "BINGET", "LONG_BINGET", "READONLY_BUFFER"])
-_OPERATIONS: Final = (
-    _PLAIN_VALUES | _TEXTS | _EMPTY | _TUPLES.keys() | _CALLS.keys() | _FILLS.keys() | _BESIDE | {"FROZENSET"}
-)
+_OPERATIONS: Final = _PLAIN_VALUES | _TEXTS | _MAKES.keys() | _FILLS.keys() | _BESIDE
 _OBJECT_OPERATIONS: Final = frozenset(
     ("GLOBAL", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "BUILD", "EXT1", "EXT2", "EXT4", "PERSID", "BINPERSID")
 )
@@ -77,6 +67,7 @@ def check_operations(pickled: bytes | memoryview) -> None:
         raise PayloadInvalid("payload: bytes follow the end of the pickle")
 
 
+@dataclass(slots=True, eq=False)
 class _Value:
     """The size and nesting depth of one value. The size is the number of values inside it plus 1.
 
@@ -84,13 +75,10 @@ class _Value:
     the value must not grow, because the size of the container has already been counted.
     """
 
-    __slots__ = ("depth", "is_held", "is_text", "size")
-
-    def __init__(self, *, is_text: bool = False) -> None:
-        self.size = 1
-        self.depth = 1
-        self.is_held = False
-        self.is_text = is_text
+    size: int = 1
+    depth: int = 1
+    is_held: bool = False
+    is_text: bool = False
 
     def take(self, held: list[_Value]) -> None:
         self.size += sum(value.size for value in held)
@@ -120,14 +108,9 @@ class _Stack:
             self._values.append(_TEXT)
         elif name in _PLAIN_VALUES:
             self._values.append(_PLAIN)
-        elif name in _EMPTY:
-            self._container([])
-        elif name in _TUPLES:
-            self._container(self._take(_TUPLES[name]))
-        elif name == "FROZENSET":
-            self._container(_texts(self._take(None)))
-        elif name in _CALLS:
-            self._container(self._take(_CALLS[name]))
+        elif name in _MAKES:
+            held = self._take(_MAKES[name])
+            self._container(_texts(held) if name == "FROZENSET" else held)
         elif name in _FILLS:
             self._fill(name)
         elif name == "MARK":

@@ -72,8 +72,8 @@ def test_a_ranker_explains_by_feature_groups_and_the_winners_reasons(name: str) 
         if own is not None:
             scaled = own.of_columns[position] * ranker.scale_of_score
             expected |= dict(zip(own.columns.tolist(), scaled, strict=True))
-            if own.of_popularity is not None:
-                expected[PopularityReason("of the winner")] = own.of_popularity[position] * ranker.scale_of_score
+            for (addend,) in own.others.get("popularity", np.empty((0, 1)))[position : position + 1]:
+                expected[PopularityReason("of the winner")] = addend * ranker.scale_of_score
         unnamed = page.scores[position] - sum(expected.values())
         in_favour = sum(max(0.0, addend) for addend in (unnamed, *expected.values()))
         assert sorted(share * in_favour for _, share in (*because.reasons, *because.in_spite_of)) == pytest.approx(

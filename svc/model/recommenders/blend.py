@@ -139,8 +139,10 @@ class BlendScorer(Scorer):
                 own = part.contributions(self._of_part(query, number), history, items)
                 n_own = len(own.columns)  # dislikes, which are last, add nothing by least squares
                 addends[:, :n_own] += own.of_columns * (weight / deviation)
-        popular = None if self.popularity is None else self.popularity.addends[items]
-        return Contributions(rows, addends, n_disliked=len(query.dislikes), of_popularity=popular)
+        found = Contributions(rows, addends, n_disliked=len(query.dislikes))
+        if self.popularity is None:
+            return found
+        return found._replace(others={"popularity": self.popularity.addends[items][:, np.newaxis]})
 
     def similar(self, items: NDArray[np.int32]) -> Callable[[int], Values]:
         """Return similarities by the factor part, or by the first item-weight part if the blend has no factor part."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from svc.model.coldstart import LeastSquares
 from svc.model.columns.feature_values import Encoded
-from svc.model.explain import Contributions
+from svc.model.explain import Contributions, Source
 from svc.model.history import History
 from svc.model.ranking.query import Query, Ranking
 from svc.model.recommenders.base import Scorer, Side, cosines, excluded_columns, rank_in_groups
@@ -166,7 +166,9 @@ class IALSScorer(FactorScorer):
             if query.dislike_weights is None
             else (self.index.vectors(query.dislikes), query.dislike_weights),
         )
-        return Contributions(query.seeds, of_seeds, of_features, of_described)
+        others: dict[Source, Matrix | None] = {"user": of_features, "item": of_described}
+        given = {source: addends for source, addends in others.items() if addends is not None}
+        return Contributions(query.seeds, of_seeds, others=given)
 
     def _place(self, queries: Sequence[Query], seeds: int, prior: bool, weighted: bool, dislikes: int) -> Matrix:
         """Return the user vectors of queries in one group of `_alike`. The arguments are the key of the group."""
