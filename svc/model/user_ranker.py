@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,7 +13,7 @@ from svc.model.feature_embedder import FeatureEmbedder
 from svc.model.history import History
 from svc.model.ranking.query import Audience, Query, Ranking
 from svc.model.recommenders.base import Scorer
-from svc.model.recommenders.users import ByColumn, Moments, UserScorer, UserSummary, best_users
+from svc.model.recommenders.users import ByColumn, Moments, UserScorer, UserScores, best_users
 
 
 class UserRanker:
@@ -29,29 +31,29 @@ class UserRanker:
 
         `hidden` are the items that must not be shown to a user, if the model has such items.
         """
-        self._scorer = scorer
         self._history = history
         self._hidden = hidden
         self._embedder = embedder
         self._owners = ByColumn.of(history.columns, scorer.n_items)
-        self._own: tuple[UserSummary, Moments] | None = None
-        self._of_embedder = self._own
+        self._of_columns: tuple[Callable[[int], UserScores], Moments] | None = None
+        self._of_vectors: tuple[Callable[[NDArray[np.float64]], UserScores], Moments] | None = None
         if isinstance(scorer, UserScorer):
             moments = scorer.moments_of_users(history) if moments is None else moments
-            self._own = self._of_embedder = scorer.summary_of_users(history), moments
+            self._of_columns = scorer.scores_of_users(history), moments
             part = None if embedder is None else embedder.of_users
-            # New items are scored by the embedder. Its scores have other moments, unless it is the scorer itself.
-            if part is not None and embedder is not None and not embedder.answers(Query(1, 0), scorer):
-                self._of_embedder = part.summary_of_users(history), part.moments_of_users(history)
+            if part is not None and embedder is not None:
+                # New items are scored by the embedder. Its scores have other moments, unless it is the scorer itself.
+                is_scorer = embedder.answers(Query(1, 0), scorer)
+                self._of_vectors = part.scores_towards(), moments if is_scorer else part.moments_of_users(history)
 
     @property
     def can_rank(self) -> bool:
         """Return whether the scores of the model differ between users."""
-        return self._own is not None
+        return self._of_columns is not None
 
     def vector_of(self, features: Encoded) -> NDArray[np.float64]:
         """Return the vector of an item by its features, (K,). Raises UsersNotServed if there are no user vectors."""
-        if self._embedder is None or self._embedder.of_users is None:
+        if self._embedder is None or self._of_vectors is None:
             raise UsersNotServed(UsersNotServed.without_vectors)
         vector: NDArray[np.float64] = self._embedder.place([features])[0]
         return vector
@@ -59,16 +61,14 @@ class UserRanker:
     def rank(self, query: Query) -> Ranking:
         """Return the best users for the audience of the query. The `items` of the ranking are rows of users."""
         audience = query.audience
-        assert audience is not None and self._own is not None, "the model prepares no other query"
+        assert audience is not None and self._of_columns is not None, "the model prepares no other query"
         if audience.vector is None:
-            assert isinstance(self._scorer, UserScorer), "others have no summary"
-            summary, moments = self._own
-            scores = self._scorer.scores_of_users(audience.column, summary)
+            scores_of_users, moments = self._of_columns
+            scores = scores_of_users(audience.column)
         else:
-            assert self._embedder is not None and self._embedder.of_users is not None, "it gave the vector"
-            assert self._of_embedder is not None, "it is set with the other one"
-            summary, moments = self._of_embedder
-            scores = self._embedder.of_users.scores_towards(audience.vector, summary.longest)
+            assert self._of_vectors is not None, "the embedder gave the vector"
+            scores_towards, moments = self._of_vectors
+            scores = scores_towards(audience.vector)
         return best_users(scores, audience.order, moments, self._may_be_named(query, audience), query.limit)
 
     def _may_be_named(self, query: Query, audience: Audience) -> NDArray[np.bool_]:

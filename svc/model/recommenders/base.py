@@ -15,7 +15,7 @@ from svc.model.history import History
 from svc.model.ranking.item_sets import ItemSet, best, mask
 from svc.model.ranking.query import Query, Ranking
 from svc.model.recommenders import users
-from svc.model.recommenders.users import HistoryBlocks, Moments, UserScores, UserSummary
+from svc.model.recommenders.users import HistoryBlocks, Moments, UserScores
 
 Side = Literal["user", "item"]
 Group = TypeVar("Group")
@@ -158,14 +158,12 @@ class ItemWeightScorer(Scorer):
     def rank(self, queries: Sequence[Query], history: History) -> list[Ranking]:
         return [self._rank(query, history) for query in queries]
 
-    def scores_of_users(self, column: int, summary: UserSummary) -> UserScores:
-        return UserScores(summary.histories[0].sums(self.weights_towards(column)))
+    def scores_of_users(self, history: History) -> Callable[[int], UserScores]:
+        (blocks,) = HistoryBlocks.of(history, self.n_items)
+        return lambda column: UserScores(blocks.sums(self.weights_towards(column)))
 
     def moments_of_users(self, history: History) -> Moments:
         return users.measured_moments(lambda user: self.totals(*profile(Query(1, user), history)), len(history))
-
-    def summary_of_users(self, history: History) -> UserSummary:
-        return UserSummary(histories=HistoryBlocks.of(history, self.n_items))
 
     @abstractmethod
     def _rank(self, query: Query, history: History) -> Ranking: ...

@@ -21,7 +21,7 @@ from svc.model.recommenders.factors import IALSScorer, SVDScorer, wanted_of
 from svc.model.recommenders.neighbours import NeighbourScorer
 from svc.model.recommenders.popularity import PopularPart
 from svc.model.recommenders.scan import scan
-from svc.model.recommenders.users import HistoryBlocks, Moments, UserScores, UserSummary
+from svc.model.recommenders.users import HistoryBlocks, Moments, UserScores
 
 FactorPart = IALSScorer | SVDScorer
 SumPart = NeighbourScorer | DenseWeightsScorer
@@ -148,34 +148,36 @@ class BlendScorer(Scorer):
         """Return similarities by the factor part, or by the first item-weight part if the blend has no factor part."""
         return (self.factors or self.sums[0]).similar(items)
 
-    def scores_of_users(self, column: int, summary: UserSummary) -> UserScores:
-        shares = self._shares()
-        total = np.zeros(shares.shape[1])
-        own_shares = shares[len(shares) - len(self.sums) :]
-        for share, part, histories in zip(own_shares, self.sums, summary.histories, strict=True):
-            own_sums = histories.sums(part.weights_towards(column))
-            total += np.multiply(own_sums, share, out=own_sums)
-        if self.popularity is not None:
-            total += self.popularity.addends[column]
-        if self.factors is None:
-            return UserScores(total)
-        share, own = shares[0], self.factors.scores_of_users(column, summary)
-        exact = own.exact
-        assert exact is not None, "products of float32 are approximate"
-        values = np.multiply(own.values, share, out=own.values)
-        values += total
-        return UserScores(values, np.abs(share) * own.errors, lambda rows: share[rows] * exact(rows) + total[rows])
-
-    def moments_of_users(self, history: History) -> Moments:
-        return users.measured_moments(lambda user: self._scores(Query(1, user), history), len(history))
-
-    def summary_of_users(self, history: History) -> UserSummary:
+    def scores_of_users(self, history: History) -> Callable[[int], UserScores]:
         for part in self.sums:
             if isinstance(part, NeighbourScorer):
                 part.find_columns()
-        longest = 0.0 if self.factors is None else self.factors.summary_of_users(history).longest
         recencies = self.recencies[len(self.weights) - len(self.sums) :] or (None,) * len(self.sums)
-        return UserSummary(longest, HistoryBlocks.of(history, self.n_items, recencies))
+        blocks = HistoryBlocks.of(history, self.n_items, recencies)
+        of_factors = None if self.factors is None else self.factors.scores_of_users(history)
+
+        def scores_of_users(column: int) -> UserScores:
+            shares = self._shares()
+            total = np.zeros(shares.shape[1])
+            own_shares = shares[len(shares) - len(self.sums) :]
+            for share, part, histories in zip(own_shares, self.sums, blocks, strict=True):
+                own_sums = histories.sums(part.weights_towards(column))
+                total += np.multiply(own_sums, share, out=own_sums)
+            if self.popularity is not None:
+                total += self.popularity.addends[column]
+            if of_factors is None:
+                return UserScores(total)
+            share, own = shares[0], of_factors(column)
+            exact = own.exact
+            assert exact is not None, "products of float32 are approximate"
+            values = np.multiply(own.values, share, out=own.values)
+            values += total
+            return UserScores(values, np.abs(share) * own.errors, lambda rows: share[rows] * exact(rows) + total[rows])
+
+        return scores_of_users
+
+    def moments_of_users(self, history: History) -> Moments:
+        return users.measured_moments(lambda user: self._scores(Query(1, user), history), len(history))
 
     def _scores(self, query: Query, history: History) -> Values:
         """Return the scores of all items, (n,), in the order of the factor index if the blend has a factor part.

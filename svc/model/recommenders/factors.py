@@ -19,7 +19,7 @@ from svc.model.recommenders.base import Scorer, Side, cosines, excluded_columns,
 from svc.model.recommenders.factor_index import FactorIndex, blocks, gram
 from svc.model.recommenders.products import product_of_one, row_sums
 from svc.model.recommenders.scan import Layout, Wanted, error_bound, scan
-from svc.model.recommenders.users import Moments, UserScores, UserSummary, moments_of
+from svc.model.recommenders.users import Moments, UserScores, moments_of
 
 Matrix = NDArray[np.float64]
 CELLS_AT_ONCE = 1 << 19
@@ -67,32 +67,32 @@ class FactorScorer(Scorer):
         """Return the rankings for the queries, whose user vectors are `vectors`, (B, K)."""
         return scan(self.index.layout, vectors, [wanted_of(query, history) for query in queries])
 
-    def scores_of_users(self, column: int, summary: UserSummary) -> UserScores:
-        return self.scores_towards(self.index.vectors(np.array([column], dtype=np.int32))[0], summary.longest)
+    def scores_of_users(self, history: History) -> Callable[[int], UserScores]:  # noqa: ARG002
+        scores_towards = self.scores_towards()
+        return lambda column: scores_towards(self.index.vectors(np.array([column], dtype=np.int32))[0])
 
-    def scores_towards(self, vector: NDArray[np.float64], longest: float) -> UserScores:
-        """Return the scores of the item with this vector, (K,), for all training users.
-
-        `longest` is the largest norm of a user vector, as in `UserSummary`.
-        """
+    def scores_towards(self) -> Callable[[NDArray[np.float64]], UserScores]:
+        """Return a function that maps the vector of an item, (K,), to its scores for all training users."""
         components = self.users.shape[1]
-        look = product_of_one(vector[:components].astype(np.float32), self.users).astype(np.float64)
-        error = error_bound(len(vector), longest * float(np.linalg.norm(vector)))
-        return UserScores(
-            look + vector[components:].sum(),
-            error,
-            lambda rows: row_sums(_with_bias(self.users[rows], len(vector)) * vector),
-        )
+        squares = [np.vecdot(vectors, vectors).max(initial=0.0) for vectors in self._blocks_of_users()]
+        longest = float(np.sqrt(max(squares)))
+
+        def scores_towards(vector: NDArray[np.float64]) -> UserScores:
+            look = product_of_one(vector[:components].astype(np.float32), self.users).astype(np.float64)
+            error = error_bound(len(vector), longest * float(np.linalg.norm(vector)))
+            return UserScores(
+                look + vector[components:].sum(),
+                error,
+                lambda rows: row_sums(_with_bias(self.users[rows], len(vector)) * vector),
+            )
+
+        return scores_towards
 
     def moments_of_users(self, history: History) -> Moments:  # noqa: ARG002
         mean, covariance = self.index.moments()
         parts = [(vectors @ mean, np.vecdot(vectors @ covariance, vectors)) for vectors in self._blocks_of_users()]
         means, variances = (np.concatenate(own) for own in zip(*parts, strict=True))
         return moments_of(means, variances)
-
-    def summary_of_users(self, history: History) -> UserSummary:  # noqa: ARG002
-        squares = [np.vecdot(vectors, vectors).max(initial=0.0) for vectors in self._blocks_of_users()]
-        return UserSummary(longest=float(np.sqrt(max(squares))))
 
     def _blocks_of_users(self) -> Iterator[Matrix]:
         """Yield the vectors of all training users as `_with_bias` returns them."""

@@ -12,7 +12,7 @@ from svc.model.explain import Contributions
 from svc.model.history import History, Offsets
 from svc.model.ranking.query import Query, Ranking
 from svc.model.recommenders.base import ItemWeightScorer, best_items, profile
-from svc.model.recommenders.users import ByColumn, UserSummary, spans
+from svc.model.recommenders.users import ByColumn, UserScores, spans
 
 
 class NeighbourScorer(ItemWeightScorer):
@@ -101,9 +101,9 @@ class NeighbourScorer(ItemWeightScorer):
         """Compute the index of weights by column, which `weights_towards` reads. It takes 4 bytes a weight."""
         self._by_column = ByColumn.of(self.columns, self.n_items)
 
-    def summary_of_users(self, history: History) -> UserSummary:
+    def scores_of_users(self, history: History) -> Callable[[int], UserScores]:
         self.find_columns()
-        return super().summary_of_users(history)
+        return super().scores_of_users(history)
 
     def totals(
         self,

@@ -160,18 +160,12 @@ class Layout:
             scores *= self.inverse_norms[start:stop]
         return scores
 
-    def scores_of_one(self, vector: Scores, start: int, stop: int) -> Scores:
-        """Return approximate products of one vector with the items at start..stop, (stop − start,)."""
-        scores = product_of_one(vector, self.factors[start:stop])
-        if self.inverse_norms is not None:
-            scores *= self.inverse_norms[start:stop]
-        return scores
-
-    def scores_at(self, vector: Scores, positions: Positions) -> Scores:
+    def scores_of_one(self, vector: Scores, where: slice | Positions) -> Scores:
         """Return approximate products of one vector with the items at m positions, (m,)."""
-        scores = product_of_one(vector, self.factors.take(positions, axis=0))
+        factors = self.factors[where] if isinstance(where, slice) else self.factors.take(where, axis=0)
+        scores = product_of_one(vector, factors)
         if self.inverse_norms is not None:
-            scores *= self.inverse_norms[positions]
+            scores *= self.inverse_norms[where]
         return scores
 
     def exact(self, vectors: Values, positions: Positions, rows: Positions | None = None) -> Values:
@@ -199,26 +193,25 @@ def scan(layout: Layout, vectors: Values, wanted: Sequence[Wanted]) -> list[Rank
     with np.errstate(over="ignore"):  # an overflow gives an infinite slack, so that all items are scored exactly
         lengths = [math.sqrt(np.dot(vector, vector)) for vector in vectors]
     slacks = layout.slacks(lengths)
-    if len(wanted) == 1:
-        return [_Question(layout, vectors[0], wanted[0], lengths[0], slacks[0]).alone()]
+    questions = list(map(_Question, repeat(layout), vectors, wanted, lengths, slacks))
+    if len(questions) == 1:
+        return [questions[0].alone()]
     rankings: dict[int, Ranking] = {}
     groups: tuple[list[int], list[int]] = ([], [])
     for row, own in enumerate(wanted):
         few = own.allowed is not None and is_few(own.allowed)
         if few or own.unordered or slacks[row] == math.inf or (not lengths[row] and own.offsets is None):
-            rankings[row] = _Question(layout, vectors[row], own, lengths[row], slacks[row]).alone()
+            rankings[row] = questions[row].alone()
         else:
             groups[own.limit > SMALL_LIMIT].append(row)
     with_offsets = any(own.offsets is not None for own in wanted)
     at_once = max(LEAST_AT_ONCE, BLOCK_SCORES // len(layout.columns)) if with_offsets else ROWS_AT_ONCE
+    many = MANY_FROM if layout.rounded is None else MANY_ROUNDED_FROM
     for group in groups:
         for start in range(0, len(group), at_once):
             rows = group[start : start + at_once]
-            own_lengths, own_slacks = ([values[row] for row in rows] for values in (lengths, slacks))
-            many = MANY_FROM if layout.rounded is None else MANY_ROUNDED_FROM
-            by_matrix = len(rows) >= many and not with_offsets
-            kind = _Matrix if by_matrix else _Looks
-            ranked = kind(layout, vectors[rows], [wanted[row] for row in rows], own_lengths, own_slacks).run()
+            kind = _Matrix if len(rows) >= many and not with_offsets else _Looks
+            ranked = kind(layout, vectors[rows], [questions[row] for row in rows]).run()
             rankings.update(zip(rows, ranked, strict=True))
     return [rankings[row] for row in range(len(wanted))]
 
@@ -257,7 +250,7 @@ class _Question:
             self._add_offsets()
             self._take_all()
         elif self.layout.rounded is not None:
-            return _Looks(self.layout, self.vector[np.newaxis], [wanted], [self.length], [self.slack]).run()[0]
+            return _Looks(self.layout, self.vector[np.newaxis], [self]).run()[0]
         else:
             self._look_alone()
         return self.ranking()
@@ -271,7 +264,7 @@ class _Question:
         approximate = self.vector.astype(np.float32)
         while start < self.end:
             stop = min(start + size, self.end)
-            self.take(layout.scores_of_one(approximate, start, stop), 0.0, start, stop)
+            self.take(layout.scores_of_one(approximate, slice(start, stop)), 0.0, start, stop)
             start = size = stop  # each block is as long as all blocks before it
 
     def _add_offsets(self) -> None:
@@ -362,7 +355,7 @@ class _Question:
             start, size = start + size, 2 * size
 
     def _add(self, positions: Positions) -> None:
-        values = self.layout.scores_at(self.vector.astype(np.float32), positions)
+        values = self.layout.scores_of_one(self.vector.astype(np.float32), positions)
         if self.offsets is not None:
             values += self.offsets[positions].astype(np.float32)
         reaching = values >= self._floor(self.slack)
@@ -398,17 +391,10 @@ class _Question:
 class _Looks:
     """The scan for several user vectors, (b, K). Each block of items is scored for all of them by one product."""
 
-    def __init__(
-        self,
-        layout: Layout,
-        vectors: Values,
-        wanted: Sequence[Wanted],
-        lengths: Sequence[float],
-        slacks: Sequence[float],
-    ) -> None:
-        self.questions = list(map(_Question, repeat(layout), vectors, wanted, lengths, slacks))
+    def __init__(self, layout: Layout, vectors: Values, questions: Sequence[_Question]) -> None:
+        self.questions = questions
         self.layout = layout
-        self.size = _first_block(layout, wanted, HEAD_SHARE)
+        self.size = _first_block(layout, [question.wanted for question in questions], HEAD_SHARE)
         self.approximate = vectors.astype(np.float32)
         self.rounded = None if self.layout.rounded is None else self.layout.rounded.vectors(vectors)
 
@@ -446,22 +432,16 @@ class _Matrix:
     for which later items can be in the answer.
     """
 
-    def __init__(
-        self,
-        layout: Layout,
-        vectors: Values,
-        wanted: Sequence[Wanted],
-        lengths: Sequence[float],
-        slacks: Sequence[float],
-    ) -> None:
+    def __init__(self, layout: Layout, vectors: Values, questions: Sequence[_Question]) -> None:
+        wanted = [question.wanted for question in questions]
         excluded = [own.excluded for own in wanted]
         self.layout = layout
         self.vectors = vectors
         self.approximate = vectors.astype(np.float32)
         self.limits = np.array([own.limit for own in wanted], dtype=np.intp)
         self.most = int(self.limits.max())
-        self.lengths = np.array(lengths)
-        self.slack = np.array(slacks)
+        self.lengths = np.array([question.length for question in questions])
+        self.slack = np.array([question.slack for question in questions])
         self.excluded_rows = np.repeat(np.arange(len(excluded)), [len(columns) for columns in excluded])
         self.excluded_positions = self.layout.positions[np.concatenate(excluded)]
         self.sets = _by_set(wanted)

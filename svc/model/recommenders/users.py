@@ -169,17 +169,6 @@ class HistoryBlocks(NamedTuple):
         return by_user
 
 
-class UserSummary(NamedTuple):
-    """The data from which a model scores one item for all users.
-
-    `longest` is the largest norm of a user vector of the factor part. `histories` has the histories for each
-    item-weight part.
-    """
-
-    longest: float = 0.0
-    histories: tuple[HistoryBlocks, ...] = ()
-
-
 def moments_of(means: Values, variances: Values) -> Moments:
     """Return means and standard deviations from means and variances. Rounding noise becomes 0."""
     is_noise = variances <= NOISE * (variances + means * means)
@@ -212,17 +201,14 @@ class UserScores(NamedTuple):
 class UserScorer(Protocol):
     """A scorer that can rank users for an item, because its scores differ between users."""
 
-    def scores_of_users(self, column: int, summary: UserSummary) -> UserScores:
-        """Return the scores of one item for all training users."""
+    def scores_of_users(self, history: History) -> Callable[[int], UserScores]:
+        """Return a function that maps an item column to the scores of the item for all training users."""
 
     def moments_of_users(self, history: History) -> Moments:
         """Return the moments of the training users' scores.
 
         Takes as long as scoring all items for each user, unless the scores have a closed form.
         """
-
-    def summary_of_users(self, history: History) -> UserSummary:
-        """Return the data that `scores_of_users` reads about the training users."""
 
 
 def best_users(scores: UserScores, order: Order, moments: Moments, is_wanted: NDArray[np.bool_], limit: int) -> Ranking:

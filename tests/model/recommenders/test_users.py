@@ -48,7 +48,7 @@ def test_selection_in_float32_loses_no_user_and_keeps_the_bits_of_scores(order: 
     scorer.ready()
     history = family("SVD").history
     means, deviations = moments = scorer.moments_of_users(history)
-    scores = scorer.scores_of_users(3, scorer.summary_of_users(history))
+    scores = scorer.scores_of_users(history)(3)
     assert scores.exact is not None
     exact = scores.exact(np.arange(N_USERS))
     assert (np.abs(exact - scores.values) <= scores.errors).all()
