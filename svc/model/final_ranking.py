@@ -112,8 +112,8 @@ def add_reasons(
         because = _reasons(query, contributions, scores[~is_new], features)
     if query.new is not None and embedder is not None and is_new.any():
         contributions, own = embedder.contributions(query, query.new.items, items[is_new])
-        known, unseen = iter(because), iter(_reasons(query, contributions, own, features))
-        because = tuple([next(unseen if new else known) for new in is_new.tolist()])
+        of_known, of_new = iter(because), iter(_reasons(query, contributions, own, features))
+        because = tuple([next(of_new if new else of_known) for new in is_new.tolist()])
         scores = ranking.scores.copy()
         scores[query.offset :][is_new] = own
         ranking = ranking._replace(scores=scores)

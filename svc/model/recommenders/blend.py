@@ -139,10 +139,10 @@ class BlendScorer(Scorer):
                 own = part.contributions(self._of_part(query, number), history, items)
                 n_own = len(own.columns)  # dislikes, which are last, add nothing by least squares
                 addends[:, :n_own] += own.of_columns * (weight / deviation)
-        found = Contributions(rows, addends, n_disliked=len(query.dislikes))
+        of_history = Contributions(rows, addends, n_disliked=len(query.dislikes))
         if self.popularity is None:
-            return found
-        return found._replace(others={"popularity": self.popularity.addends[items][:, np.newaxis]})
+            return of_history
+        return of_history._replace(others={"popularity": self.popularity.addends[items][:, np.newaxis]})
 
     def similar(self, items: NDArray[np.int32]) -> Callable[[int], Values]:
         """Return similarities by the factor part, or by the first item-weight part if the blend has no factor part."""
