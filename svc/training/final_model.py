@@ -128,11 +128,6 @@ def _ranker(task: Task, learned: Learned, matrix: sparse.csr_matrix, columns: ND
     return learned.on(matrix, ages, columns.astype(np.int64))
 
 
-def _recency_fields(recency: float) -> dict[str, float]:
-    """Return the recency of a part for the header, or nothing if it is 0."""
-    return {"recency": recency} if recency else {}
-
-
 def part(trial: TrialRecord, scorer: Scorer | Stored, answers: str) -> dict[str, Any]:
     """Return the header's description of one part of a model. `answers` names the queries that the part answers."""
     return {
@@ -157,7 +152,7 @@ def blend_parts(blend: TrialRecord, scorer: Scorer) -> list[dict[str, Any]]:
             own = scorer.factors if trial.algorithm in FACTORS else next(sums)
         assert own is not None, "the scorer has every part"
         fields = part(trial, own, EVERYTHING) | {"weight": weights[trial.algorithm]}
-        described.append(fields | _recency_fields(trial.recency if blend.recency_by_part else 0.0))
+        described.append(fields | ({"recency": trial.recency} if blend.recency_by_part and trial.recency else {}))
     return described
 
 

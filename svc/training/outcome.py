@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -82,9 +83,11 @@ class Outcome:
         )
 
     def log_defect(self, error: Exception) -> TrainingOutcome:
-        """Log an error that svc does not raise on purpose, with its innermost stack frames. The exit code is 4."""
+        """Log an error that svc does not raise on purpose, with its four innermost stack frames. The exit code is 4."""
         message = f"{type(error).__name__}: {error}"
-        return self.log_failure(message, INTERNAL_ERROR, _FAILED, {"traceback": _frames(error)})
+        innermost = traceback.extract_tb(error.__traceback__)[-4:]
+        frames = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in innermost]
+        return self.log_failure(message, INTERNAL_ERROR, _FAILED, {"traceback": frames})
 
     def log_failure(self, message: str, code: str, exit_code: int, fields: Mapping[str, Any]) -> TrainingOutcome:
         """Log an error, with additional `fields` of the event. Its text names the artifact if one is written."""
@@ -121,10 +124,3 @@ class Outcome:
 def now() -> str:
     """Return the current time in UTC, as ISO 8601 to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _frames(error: Exception) -> list[str]:
-    """Return the four innermost stack frames of an unexpected error, for a bug report."""
-    import traceback
-
-    return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(error.__traceback__)[-4:]]

@@ -79,28 +79,19 @@ def find_reusable(loaded: LoadedRecipe, keys: SigningKeys, settings: Settings) -
 def _origin(incumbent: Incumbent) -> Reused | None:
     """Return the version whose search found the parameters: the live version, or an earlier one after refits.
 
-    Return None if the live header does not have the time of that search with a time zone.
+    Return None if the live header does not have the time of that search with a time zone. The stretch of its interval
+    (see `Reused`) is 1 if the header lacks it.
     """
-    tuning = incumbent.header.get("tuning")
-    searched = tuning.get("reused_from") if isinstance(tuning, Mapping) else None
-    if isinstance(searched, Mapping):
-        sha8, searched_at = str(searched.get("sha8")), str(searched.get("searched_at"))
-    else:
-        sha8, searched_at = incumbent.sha256[:8], str(incumbent.header.get("trained_at"))
+    header, evaluation = incumbent.header, incumbent.header.get("evaluation", {})
+    live = {"sha8": incumbent.sha256[:8], "searched_at": header.get("trained_at")}
+    searched = header.get("tuning", {}).get("reused_from", live)
+    sha8, searched_at = str(searched["sha8"]), str(searched["searched_at"])
+    stretch = max(1.0, evaluation.get("chosen_among", {}).get("stretch", 1.0))
     try:
         has_zone = datetime.fromisoformat(searched_at).tzinfo is not None
     except ValueError:
         return None
-    evaluation = incumbent.header.get("evaluation")
-    evaluation = evaluation if isinstance(evaluation, Mapping) else {}
-    return Reused(sha8, searched_at, stretch=_stretch(evaluation), evaluation=evaluation) if has_zone else None
-
-
-def _stretch(evaluation: Mapping[str, Any]) -> float:
-    """Return the stretch of the live model's interval (see `Reused`), at least 1, or 1 if its header lacks it."""
-    choice = evaluation.get("chosen_among")
-    stretch = choice.get("stretch") if isinstance(choice, Mapping) else None
-    return max(1.0, float(stretch)) if isinstance(stretch, int | float) else 1.0
+    return Reused(sha8, searched_at, stretch=stretch, evaluation=evaluation) if has_zone else None
 
 
 def _differences(loaded: LoadedRecipe, header: Mapping[str, Any]) -> Iterator[str]:

@@ -63,15 +63,6 @@ class WarmStart:
         if recommender.has_mean and self.user_mean is not None:
             core.user_feature_weight = self.user_mean[np.newaxis]
 
-    @staticmethod
-    def epochs(cold: int) -> int:
-        """Return the number of epochs from these vectors that score as well as `cold` epochs from random vectors.
-
-        A quarter suffices if the live model was trained the day before (benchmarks/warm_start.py). The result is half,
-        rounded up, which also suffices for older models.
-        """
-        return -(-cold // 2)
-
 
 def _with_live(drawn: Vectors, live: Vectors, rows: Rows) -> Vectors:
     """Return a copy of the random vectors `drawn`, (n, K), with live vectors in all rows that have one."""
