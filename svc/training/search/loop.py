@@ -41,21 +41,6 @@ With 3, other workers need not wait for a long trial.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class TrialLimits:
-    """Limits of time and memory for trials.
-
-    - `timeout_s` limits all trials of this process together, and `per_trial_timeout_s` limits each trial.
-    - `max_rank_ms` is the longest time for a single ranking. A trial whose model needs longer cannot be chosen.
-    - `at_once` limits the number of simultaneous trials of each algorithm that needs much memory.
-    """
-
-    timeout_s: float | None = None
-    per_trial_timeout_s: float | None = None
-    max_rank_ms: float | None = None
-    at_once: Mapping[str, int] = field(default_factory=dict)
-
-
 @dataclass(slots=True, eq=False)
 class _Attempt:
     """A trial that has been asked for and not yet told.
@@ -79,6 +64,10 @@ class _Attempt:
 class Search:
     """The search of one process in a study. `run` may be called once.
 
+    - `timeout_s` limits all trials of this process together, and `per_trial_timeout_s` limits each trial.
+    - `max_rank_ms` is the longest time for a single ranking. A trial whose model needs longer cannot be chosen.
+    - `at_once` limits the number of simultaneous trials of each algorithm that needs much memory.
+
     A `quiet` search logs no event for a finished trial. A `verbose` search also logs the parameters of each trial.
 
     The search keeps the scores of complete trials for each user, (users,), in `by_user`, up to a limit of memory (see
@@ -90,8 +79,11 @@ class Search:
     sampler: AlgorithmSampler
     workers: Workers
     metric: str
-    limits: TrialLimits
     progress: Progress
+    timeout_s: float | None = None
+    per_trial_timeout_s: float | None = None
+    max_rank_ms: float | None = None
+    at_once: Mapping[str, int] = field(default_factory=dict)
     by_user: dict[int, NDArray[np.float64]] = field(default_factory=dict)
     quiet: bool = False
     verbose: bool = False
@@ -108,7 +100,7 @@ class Search:
         interrupt, so that other processes can use their places in the budget.
         """
         started = time.monotonic()
-        deadline = math.inf if self.limits.timeout_s is None else started + self.limits.timeout_s
+        deadline = math.inf if self.timeout_s is None else started + self.timeout_s
         try:
             while True:
                 if time.monotonic() >= deadline:
@@ -165,7 +157,7 @@ class Search:
     def _may_start(self, algorithm: str) -> bool:
         running = self._running()
         alike = sum(1 for attempt in running if attempt.task.algorithm == algorithm)
-        return len(running) < self.workers.count and alike < self.limits.at_once.get(algorithm, len(running) + 1)
+        return len(running) < self.workers.count and alike < self.at_once.get(algorithm, len(running) + 1)
 
     def _submit(self, task: TrialTask) -> int:
         return self.workers.submit(task, lambda outcome: self._ended.put((task.number, outcome)))
@@ -213,8 +205,8 @@ class Search:
         """
         running, now = self._running(), time.monotonic()
         moments = [deadline, now + (_POLL_S if self.storage.shared or not running else 1.0)]
-        if self.limits.per_trial_timeout_s is not None:
-            moments += [now - self._seconds(attempt) + self.limits.per_trial_timeout_s for attempt in running]
+        if self.per_trial_timeout_s is not None:
+            moments += [now - self._seconds(attempt) + self.per_trial_timeout_s for attempt in running]
         return max(0.01, min(moments) - now)
 
     def _seconds(self, attempt: _Attempt) -> float:
@@ -265,7 +257,7 @@ class Search:
             return
         for name, value in trials.attributes(fitted, seconds).items():
             attempt.trial.set_user_attr(name, value)
-        rank_ms, limit = fitted.rank_ms, self.limits.max_rank_ms
+        rank_ms, limit = fitted.rank_ms, self.max_rank_ms
         if rank_ms is not None and limit is not None and rank_ms > limit:
             attempt.trial.set_user_attr(trials.TOO_SLOW, True)
             self._tell(attempt, TrialState.PRUNED)
@@ -281,7 +273,7 @@ class Search:
         self._tell(attempt, TrialState.FAIL)
 
     def _leave_late_trials(self) -> None:
-        limit = self.limits.per_trial_timeout_s
+        limit = self.per_trial_timeout_s
         if limit is None:
             return
         for attempt in self._running():

@@ -31,7 +31,7 @@ from svc.training.judging.recency import HistoryOrder
 from svc.training.judging.task import Holdout, Task
 from svc.training.search.budget import TrialPlan, plan_trials
 from svc.training.search.fork_server import ForkServer
-from svc.training.search.loop import Search, TrialLimits
+from svc.training.search.loop import Search
 from svc.training.search.objective import TrialObjective
 from svc.training.search.sampler import AlgorithmSampler
 from svc.training.search.storage import StorageLocation, open_storage
@@ -233,20 +233,17 @@ def open_search(
             raise
         storage.release_dead_trials(study)
     fitting = {name: how_many_fit(name, _n_items(task.data)) for name in task.plan.shares}
-    limits = TrialLimits(
-        training.timeout_seconds,
-        training.per_trial_timeout_seconds,
-        training.max_rank_ms,
-        at_once={name: max(1, count) for name, count in fitting.items() if count is not None},
-    )
     return Search(
         study=study,
         storage=storage,
         sampler=sampler,
         workers=task.parallelism.open(task.objective, server),
         metric=training.metric,
-        limits=limits,
         progress=progress,
+        timeout_s=training.timeout_seconds,
+        per_trial_timeout_s=training.per_trial_timeout_seconds,
+        max_rank_ms=training.max_rank_ms,
+        at_once={name: max(1, count) for name, count in fitting.items() if count is not None},
         by_user=by_user,
         quiet=quiet,
         verbose=verbose,

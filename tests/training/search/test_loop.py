@@ -20,7 +20,7 @@ from svc.training.fitting.algorithms.registry import Space
 from svc.training.judging.recency import Fitted
 from svc.training.search import budget
 from svc.training.search.budget import TrialPlan
-from svc.training.search.loop import Search, TrialLimits
+from svc.training.search.loop import Search
 from svc.training.search.sampler import AlgorithmSampler
 from svc.training.search.storage import StudyStorage, locate, open_storage
 from svc.training.search.trial_task import TrialPruned
@@ -79,9 +79,9 @@ def make(
     objective: Any,
     *,
     storage: StudyStorage | None = None,
-    limits: TrialLimits = TrialLimits(),  # noqa: B008 - frozen
     seed: int = 1,
     workers: int = 1,
+    **limits: Any,
 ) -> Search:
     storage = storage or open_storage(locate("", Path()))
     shares = TrialPlan(plan, {name: len(SPACES[name]) for name in plan})
@@ -89,7 +89,7 @@ def make(
     study = optuna.create_study(
         study_name="svc_small_r", storage=storage.backend, direction="maximize", load_if_exists=True
     )
-    return Search(study, storage, sampler, Workers(objective, workers), "ndcg", limits, Progress())
+    return Search(study, storage, sampler, Workers(objective, workers), "ndcg", Progress(), **limits)
 
 
 def test_the_budget_is_used_exactly_and_the_best_wins() -> None:
@@ -137,7 +137,7 @@ def test_parameters_that_cannot_be_trained_are_pruned() -> None:
 
 def test_a_trial_whose_ranking_takes_too_long_cannot_win(log: list[dict]) -> None:
     """The trial counts as pruned and as too slow. The best other trial wins with a lower score."""
-    result = make({KNN: 12}, Slow(), limits=TrialLimits(max_rank_ms=1.5)).run()
+    result = make({KNN: 12}, Slow(), max_rank_ms=1.5).run()
     assert result.n_too_slow > 0
     assert all(trial.state == "pruned" for trial in result.trials if trial.too_slow)
     assert {trial.too_slow for trial in result.trials if (trial.rank_ms or 0.0) > 1.5} == {True}
@@ -156,7 +156,7 @@ def test_a_trial_over_its_time_limit_is_abandoned(log: list[dict]) -> None:
         if algorithm == SLIM:
             ended.wait(60)
 
-    result = make({KNN: 3, SLIM: 1}, Peak(act), limits=TrialLimits(per_trial_timeout_s=0.3)).run()
+    result = make({KNN: 3, SLIM: 1}, Peak(act), per_trial_timeout_s=0.3).run()
     assert result.n_orphaned == 1
     assert (len(result.completed), result.count("failed")) == (3, 1)
     ended.set()
@@ -167,7 +167,7 @@ def test_the_search_ends_when_its_time_is_over_but_not_without_a_model() -> None
     """The search waits for its first complete trial, and starts no other."""
     gate = threading.Event()
     objective = Peak(lambda *_: gate.wait(0.5) and None)
-    result = make({KNN: 50}, objective, limits=TrialLimits(timeout_s=0.01)).run()
+    result = make({KNN: 50}, objective, timeout_s=0.01).run()
     assert len(result.completed) == 1
 
 
@@ -262,7 +262,7 @@ def test_algorithms_that_need_much_memory_wait_for_each_other() -> None:
         with lock:
             running -= 1
 
-    result = make({KNN: 6, SLIM: 6}, Peak(act), workers=3, limits=TrialLimits(at_once={SLIM: 1})).run()
+    result = make({KNN: 6, SLIM: 6}, Peak(act), workers=3, at_once={SLIM: 1}).run()
     assert len(result.completed) == 12
     assert most == 1
 
