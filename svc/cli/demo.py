@@ -5,7 +5,6 @@ It runs the real commands, each in its own process: `svc train` twice, then `svc
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import secrets
@@ -16,10 +15,8 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -45,24 +42,22 @@ KEYS = "keys.env"
 RECIPES = ("books", "books-cold-start")
 FILES = Path(__file__).with_name("demo_files")
 """Data and recipes that the demo copies. `docs/demo_shop.py` generates the data."""
-
-
-@dataclass(frozen=True, slots=True)
-class SampleRequest:
-    title: str
-    path: str
-    body: dict[str, Any]
+REQUESTS = Path(__file__).with_name("demo_requests.json")
+"""Example requests about the data in FILES."""
 
 
 def print_requests(url: str, folder: Path, api_key: str) -> None:
     """Print example requests as curl commands, each with the answer of the server at `url`, then the console's address.
 
-    `folder` is the folder of the demo, which has the data of the examples.
+    `folder` is the folder of the demo.
     """
-    for request in _requests(folder / "data"):
-        typer.echo(f"\n# {request.title}")
-        typer.echo(_curl(url, request, api_key))
-        for item in _ask(url, request, api_key)["items"]:
+    for request in json.loads(REQUESTS.read_text(encoding="utf-8")):
+        address, body = f"{url}/v1/recipes/{request['path']}", json.dumps(request["body"])
+        typer.echo(
+            f"\n# {request['title']}\n"
+            f"curl -s {address} -H 'X-API-Key: {api_key}' -H 'Content-Type: application/json' -d {shlex.quote(body)}"
+        )
+        for item in _ask(address, body, api_key)["items"]:
             shown = f"{item['score']:9.4f}" if "score" in item else f"{item['reason'][0]:>9}"
             new = ", new" if "new" in item.get("reason", ()) else ""
             typer.echo(f"    {item['item_id']}  {shown}  {item['title']} ({item['categories']}){new}")
@@ -70,90 +65,14 @@ def print_requests(url: str, folder: Path, api_key: str) -> None:
     typer.echo(f"\nServing at {url}. Ctrl-C ends it. Everything is in {folder}: recipes, data, artifacts, keys.")
 
 
-def _requests(data: Path) -> list[SampleRequest]:
-    titles = {row["item_id"]: row["title"] for row in _rows(data / "books.csv")}
-    baskets: dict[str, list[str]] = {}
-    for row in _rows(data / "purchases.csv"):
-        baskets.setdefault(row["user_id"], []).append(row["item_id"])
-    reader = next(user for user in sorted(baskets) if 8 <= len(baskets[user]) <= 12)
-    seed = Counter(item for basket in baskets.values() for item in basket).most_common(40)[-1][0]
-    return [
-        SampleRequest(
-            f"For reader {reader}, who bought {', '.join(titles[item] for item in baskets[reader][-3:])}",
-            "books:recommend",
-            {"user_id": reader, "limit": 5},
-        ),
-        SampleRequest(f"Like {titles[seed]}", "books:recommend-related", {"seed_items": [seed], "limit": 5}),
-        SampleRequest(
-            "For the same reader, only crime since 1990",
-            "books:recommend",
-            {
-                "user_id": reader,
-                "filter": {"all": [{"categories": {"any": ["Crime"]}}, {"year": {"gte": 1990}}]},
-                "limit": 5,
-            },
-        ),
-        SampleRequest(
-            "For a visitor who looked at two books a minute ago",
-            "books:recommend",
-            {"history": [seed, baskets[reader][-1]], "limit": 5},
-        ),
-        SampleRequest(
-            "For a visitor without a history",
-            "books:recommend",
-            {"user_id": "nobody", "fallback": "popular", "limit": 5},
-        ),
-        SampleRequest(
-            "For somebody new, of whom only the age is known",
-            "books-cold-start:recommend",
-            {"user_features": {"age_band": "18-29"}, "limit": 5},
-        ),
-        SampleRequest(
-            f"For reader {reader} again, with a book that nobody has bought yet",
-            "books-cold-start:recommend",
-            {"user_id": reader, "limit": 5},
-        ),
-        SampleRequest(
-            "Like a book that is not in the shop yet",
-            "books-cold-start:recommend-related",
-            {"item_features": {"categories": ["Crime", "History"], "year": 2025}, "limit": 5},
-        ),
-    ]
-
-
-def _rows(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
-def _curl(url: str, request: SampleRequest, api_key: str) -> str:
-    body = shlex.quote(json.dumps(request.body))
-    return (
-        f"curl -s {url}/v1/recipes/{request.path} -H 'X-API-Key: {api_key}'"
-        f" -H 'Content-Type: application/json' -d {body}"
-    )
-
-
-def _ask(url: str, request: SampleRequest, api_key: str) -> Any:
-    call = urllib.request.Request(
-        f"{url}/v1/recipes/{request.path}",
-        data=json.dumps(request.body).encode(),
-        headers={"X-API-Key": api_key, "Content-Type": "application/json"},
-    )
-    with urllib.request.urlopen(call, timeout=10) as answer:
+def _ask(address: str, body: str, api_key: str) -> Any:
+    headers = {"X-API-Key": api_key, "Content-Type": "application/json"}
+    with urllib.request.urlopen(urllib.request.Request(address, body.encode(), headers), timeout=10) as answer:
         return json.load(answer)
 
 
-@dataclass(frozen=True, slots=True)
-class Keys:
-    """Keys of the demo. `environment` has the variables of its commands, and `api_key` is the client's X-API-Key."""
-
-    environment: dict[str, str]
-    api_key: str
-
-
-def prepare(folder: Path, *, force: bool = False) -> Keys:
-    """Write data and recipes into `folder`, and keys if it has no keys.env. Return the keys.
+def prepare(folder: Path, *, force: bool = False) -> dict[str, str]:
+    """Write data and recipes into `folder`, and keys if it has no keys.env. Return the keys by their names.
 
     Raises UsageError if `folder` is a file, if it has content but no keys.env, and, unless `force` overwrites it, for a
     changed file of the demo. Raises ConfigError if a folder cannot be made, or if keys.env lacks a key.
@@ -187,16 +106,14 @@ def _make_folder(folder: Path) -> None:
         raise ConfigError(f"--folder: {folder} cannot be made: {error.strerror}") from None
 
 
-def _keys(path: Path) -> Keys:
+def _keys(path: Path) -> dict[str, str]:
     if not path.is_file():
         _write_keys(path)
-    lines = (line.partition("=") for line in path.read_text(encoding="utf-8").splitlines() if "=" in line)
-    values = {name: value for name, _, value in lines}
-    try:
-        listed = values.get("SVC_API_KEYS") or values["DEMO_API_KEYS"]
-        return Keys({"SVC_SIGNING_KEYS": values["SVC_SIGNING_KEYS"], "SVC_API_KEYS": listed}, values["DEMO_API_KEY"])
-    except KeyError as missing:
-        raise ConfigError(f"{path} lacks {missing.args[0]}: delete the file to get new keys") from None
+    keys = dict(line.split("=", 1) for line in path.read_text(encoding="utf-8").splitlines() if "=" in line)
+    for name in ("SVC_SIGNING_KEYS", "DEMO_API_KEYS", "DEMO_API_KEY"):
+        if name not in keys:
+            raise ConfigError(f"{path} lacks {name}: delete the file to get new keys")
+    return keys
 
 
 def _write_keys(path: Path) -> None:
@@ -263,8 +180,9 @@ def _usable_port(wanted: int | None) -> int:
     raise ConfigError(f"--port: {HOST}:{wanted} is in use: name another port, or leave --port out")
 
 
-def _train_and_serve(folder: Path, keys: Keys, port: int) -> int:
-    environment = {**os.environ, **keys.environment, "SVC_CONSOLE": "1"}
+def _train_and_serve(folder: Path, keys: dict[str, str], port: int) -> int:
+    own = {"SVC_SIGNING_KEYS": keys["SVC_SIGNING_KEYS"], "SVC_API_KEYS": keys["DEMO_API_KEYS"], "SVC_CONSOLE": "1"}
+    environment = {**os.environ, **own}
     for recipe in RECIPES:
         typer.echo(f"svc train {folder / 'recipes' / recipe}.yaml")
         with _child(["train", str(folder / "recipes" / f"{recipe}.yaml"), "--quiet"], environment) as training:
@@ -274,7 +192,7 @@ def _train_and_serve(folder: Path, keys: Keys, port: int) -> int:
     with _child(arguments, environment) as server:
         url = f"http://{HOST}:{port}"
         _wait_until_ready(url, server)
-        print_requests(url, folder, keys.api_key)
+        print_requests(url, folder, keys["DEMO_API_KEY"])
         return server.wait()
 
 
