@@ -131,8 +131,7 @@ class DataSource(Protocol):
     `fetch` returns one row per interaction, user or item. These methods are optional:
 
     - `fetch_arrow() -> pyarrow.Table` returns the same without pandas: ids as dictionaries, missing values as null.
-    - `fetch_where(where: RowFilter) -> Prefiltered | None` returns the same without rows that `where` surely drops, or
-      None if the source cannot filter.
+    - `fetch_where(where: RowFilter, keep) -> Prefiltered` returns the same without rows that `keep` drops.
     - `probe() -> list[str]` checks the access without reading all data, and returns one line per check.
     - `sample(n_rows) -> pandas.DataFrame | None` returns the first rows of `fetch`, or None if that would
       require reading all data.

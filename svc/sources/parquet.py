@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, BinaryIO, ClassVar, TypeVar
 
 import numpy as np
@@ -17,13 +18,14 @@ from svc.sources import arrow
 from svc.sources.files import DataFile, address_of, open_file, refuse_expansion
 from svc.sources.parquet_pages import DELTA_ENCODINGS, chunk_size, texts_size
 from svc.sources.parts import find_parts, first_part, is_many, probe_many
-from svc.sources.prefilter import ParquetSieve, Prefiltered
+from svc.sources.prefilter import Prefiltered, row_groups
 from svc.sources.table import TableBuilder, require_columns, wanted_hive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     import pandas
+    from numpy.typing import NDArray
 
     from svc.recipe.filter_tree import RowFilter
     from svc.sources.base import SourceContext, TableBounds
@@ -63,33 +65,39 @@ class ParquetSource:
         with _parquet_errors(where):
             return finish(builder)
 
-    def fetch_where(self, where: RowFilter) -> Prefiltered | None:
-        """Return the same as `fetch`, without rows that `where` surely drops.
+    def fetch_where(self, where: RowFilter, keep: Callable[[pandas.DataFrame], NDArray[np.bool_]]) -> Prefiltered:
+        """Return the rows of `fetch` that `keep` selects, without holding other rows than those of one batch.
 
-        Row groups are skipped by their statistics. Returns None over http(s), because the file is fetched whole anyway.
-        Also returns None if a value may be incomparable, because the later check that reports it needs all values.
+        `keep` gets the columns that `where` names, with the position in the source as index of each row. It selects the
+        rows that satisfy `where`. Row groups without such rows are skipped by their statistics.
         """
-        if self._config.location.is_http:
-            return None
-        sieve = ParquetSieve(where, self._context.text_columns)
         address = address_of(self._config.location, self._context)
         builder = TableBuilder(self._context, address)
         n_rows, positions = 0, [np.empty(0, np.int64)]
         for part in find_parts(self._config, self._context, _EXTENSIONS):
             with part.open() as data_file, _parquet_errors(data_file.where):
                 file, columns = self._begin(part, data_file, builder)
-                if not sieve.fits(file.schema_arrow, part.hive):
-                    return None
-                for number, first in sieve.groups(file, part.hive):
-                    start = n_rows + first
+                for number, start in row_groups(file, where, part.hive, self._context.text_columns):
+                    first = n_rows + start
                     for batch in self._batches(file, columns, data_file, [number]):
-                        rows = sieve.rows(batch)
-                        builder.add(batch if rows is None else batch.take(pa.array(rows)))
-                        positions.append(start + (np.arange(batch.num_rows) if rows is None else rows))
-                        start += batch.num_rows
+                        frame = self._columns_of(where, part, batch)
+                        frame.index += first
+                        rows = np.flatnonzero(keep(frame))
+                        builder.add(batch.take(pa.array(rows)))
+                        positions.append(first + rows)
+                        first += batch.num_rows
                 n_rows += file.metadata.num_rows
         with _parquet_errors(address):
             return Prefiltered(builder.finish(), n_rows, np.concatenate(positions))
+
+    def _columns_of(self, where: RowFilter, part: Part, batch: pa.RecordBatch) -> pandas.DataFrame:
+        """Return the columns that `where` names, as `fetch` would return them for this batch alone."""
+        named = tuple(where.kinds)
+        builder = TableBuilder(replace(self._context, columns=named, progress=None), part.where)
+        chosen = batch.select([name for name in named if name not in part.hive])
+        builder.begin(part, chosen.schema)
+        builder.add(chosen)
+        return builder.finish()
 
     def probe(self) -> list[str]:
         """Read the footer only. For a folder or a pattern, read the footer of its first file.

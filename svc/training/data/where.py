@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Any
 
@@ -50,18 +50,15 @@ class KeptRows:
 def fetch_kept(source: DataSource, where: Mapping[str, Any] | None, hide: Mapping[str, Any] | None = None) -> KeptRows:
     """Fetch the rows of `source` that satisfy `where` or `hide`, or all rows if there is no `where`.
 
-    A source with `fetch_where` leaves out some of the other rows while it reads, which saves memory. Raise
-    DataSourceError if the table cannot be fetched or lacks a column, and RowFilterMismatch as `kept_rows` does.
+    A source with `fetch_where` leaves out the other rows while it reads, which saves memory. Raise DataSourceError if
+    the table cannot be fetched or lacks a column, and RowFilterMismatch as `kept_rows` does.
     """
     fetch_where = getattr(source, "fetch_where", None)
-    fetched: Prefiltered | None = None
-    if where is not None and fetch_where is not None:
-        fetched = fetch_where(either(hide, where))
-    if fetched is None:
+    if where is None or fetch_where is None:
         return kept_rows(source.fetch(), where, hide)
-    rows = kept_rows(fetched.frame, where, hide)
-    positions = fetched.positions[rows.positions]
-    return replace(rows, positions=positions, n_dropped=fetched.n_rows - len(rows.frame))
+    fetched: Prefiltered = fetch_where(either(hide, where), lambda frame: _is_kept(frame, where, hide))
+    hides = None if hide is None else _evaluate(fetched.frame, hide, "cleansing.hide")
+    return KeptRows(fetched.frame, fetched.positions, fetched.n_rows - len(fetched.frame), hides)
 
 
 def kept_rows(frame: pd.DataFrame, where: Mapping[str, Any] | None, hide: Mapping[str, Any] | None = None) -> KeptRows:
@@ -83,6 +80,12 @@ def kept_rows(frame: pd.DataFrame, where: Mapping[str, Any] | None, hide: Mappin
             satisfying[name] = satisfying[name].cat.remove_unused_categories()
     n_dropped = len(keep) - len(positions)
     return KeptRows(satisfying, positions, n_dropped, None if hides is None else hides[positions])
+
+
+def _is_kept(frame: pd.DataFrame, where: Mapping[str, Any], hide: Mapping[str, Any] | None) -> Flags:
+    """Return whether each row satisfies `where` or `hide`, (n,)."""
+    keep = _evaluate(frame, where, "cleansing.where")
+    return keep if hide is None else keep | _evaluate(frame, hide, "cleansing.hide")
 
 
 def _evaluate(frame: pd.DataFrame, tree: Mapping[str, Any], key: str) -> Flags:
@@ -177,10 +180,9 @@ def _encode_values(column: pd.Series, name: str) -> tuple[NDArray[Any], list[Any
 
 
 def _refuse(name: str, column: pd.Series, row: int, why: str) -> None:
-    shown = repr(str(column.iloc[row])[:_SHOWN_CHARACTERS])
+    shown, number = repr(str(column.iloc[row])[:_SHOWN_CHARACTERS]), int(column.index[row]) + 1
     raise RowFilterMismatch(
-        f"the column {name!r} holds {shown} in data row {row + 1}, {why}",
-        fields={"column": name, "row": row + 1},
+        f"the column {name!r} holds {shown} in data row {number}, {why}", fields={"column": name, "row": number}
     )
 
 
