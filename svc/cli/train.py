@@ -53,10 +53,7 @@ _EXIT_CODE, _ENDED, _SECONDS, _SUCCESS, _PROMOTIONS = TRAINING_METRICS
 _DECISIONS = ("promoted", "refused")
 _SUCCESSFUL = (0, 9)
 """Exit codes of successful trainings. With 9 the artifact was written, but it was refused and is not live."""
-_SUCCESS_LINE = re.compile(rf"^{_SUCCESS.name}\{{[^}}\n]*\}} ([0-9.]+)$", re.MULTILINE)
-_PROMOTION_LINE = re.compile(
-    rf'^{_PROMOTIONS.name}\{{recipe="[^"\n]*",decision="(promoted|refused)"\}} ([0-9.]+)$', re.MULTILINE
-)
+_SAMPLE = re.compile(r"^([a-z_]+)\{([^}\n]*)\} ([0-9.]+)$", re.MULTILINE)
 
 
 def check_metrics_file(path: Path) -> None:
@@ -78,11 +75,18 @@ def write_metrics_file(path: Path, recipe: str, exit_code: int, seconds: float, 
     A failed run keeps the time of the last success. `decision`, "promoted" or "refused", is added to the counts in the
     file. Raises ConfigError if the file cannot be written.
     """
-    now, before = time.time(), _content(path)
-    success = now if exit_code in _SUCCESSFUL else _last_success(before)
+    now, before = time.time(), _samples(path)
+    success = now if exit_code in _SUCCESSFUL else before.get((_SUCCESS.name, None))
     values = {_EXIT_CODE: exit_code, _ENDED: now, _SECONDS: seconds, _SUCCESS: success}
     text = "".join(_lines(metric, {"recipe": recipe}, value) for metric, value in values.items() if value is not None)
-    text += _promotions(recipe, decision, before)
+    counts = {name: before.get((_PROMOTIONS.name, name)) for name in _DECISIONS}
+    if decision is not None or any(count is not None for count in counts.values()):
+        # The first decision writes both counters, because Prometheus sees no increase in a series that begins at 1.
+        first, second = (
+            (_PROMOTIONS, {"recipe": recipe, "decision": name}, (count or 0.0) + (name == decision))
+            for name, count in counts.items()
+        )
+        text += _lines(*first) + _line(*second)
     try:
         replace_file(path, text.encode(), mode=0o644)  # the collector runs as another user
     except OSError as error:
@@ -98,32 +102,16 @@ def _line(metric: Metric, labels: Mapping[str, str], value: float) -> str:
     return f"{metric.name}{{{shown}}} {value:.3f}\n"
 
 
-def _promotions(recipe: str, decision: str | None, before: str) -> str:
-    """Return the lines of both decisions' counters, or "" before the first decision.
-
-    The first decision writes both counters, because Prometheus sees no increase in a series that begins at 1.
-    """
-    counts = {match[1]: float(match[2]) for match in _PROMOTION_LINE.finditer(before)}
-    if decision is None and not counts:
-        return ""
-    first, second = (
-        (_PROMOTIONS, {"recipe": recipe, "decision": name}, counts.get(name, 0.0) + (name == decision))
-        for name in _DECISIONS
-    )
-    return _lines(*first) + _line(*second)
-
-
-def _content(path: Path) -> str:
-    """Return the text that the last run wrote, or "" if the file cannot be read."""
+def _samples(path: Path) -> dict[tuple[str, str | None], float]:
+    """Return the values that the last run wrote, by metric and decision, or nothing if the file cannot be read."""
     try:
-        return path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
-        return ""
-
-
-def _last_success(before: str) -> float | None:
-    match = _SUCCESS_LINE.search(before)
-    return float(match[1]) if match else None
+        return {}
+    return {
+        (name, next((decision for decision in _DECISIONS if f'decision="{decision}"' in labels), None)): float(value)
+        for name, labels, value in _SAMPLE.findall(text)
+    }
 
 
 def command(

@@ -22,12 +22,11 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from svc.errors import DataSourceError
-from svc.names import is_float_text
 from svc.recipe.source_options import CsvOptions
 from svc.sources import arrow
-from svc.sources.files import CappedReader, DataFile, address_of, open_file
-from svc.sources.parts import find_parts, first_part, is_many, probe_many
-from svc.sources.table import TableBuilder, float_text, require_columns, wanted_hive
+from svc.sources.files import CappedReader, DataFile, address_of
+from svc.sources.parts import find_parts, probe_first
+from svc.sources.table import TableBuilder, require_columns, wanted_hive
 
 if TYPE_CHECKING:
     import pandas
@@ -55,8 +54,6 @@ _MISSING = pa.nulls(1, pa.string())[0]
 _BLOCK_BYTES = 16 << 20
 _BOUNDED_BLOCK_BYTES = 1 << 20
 """Block size for tables that a server reads. It is small because 4 MiB of short rows take 208 MiB as columns."""
-_PROBED_ROWS = 1000
-"""Number of rows in which a probe searches for ids like 7.0."""
 _CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 _EXCEL = (".xlsx", ".xls", ".xlsm")
 _EXTENSIONS = (".csv", *(f".csv{suffix}" for suffix in _CODECS))
@@ -185,35 +182,13 @@ class CsvSource:
         return builder
 
     def probe(self) -> list[str]:
-        """Read the header row, and the first rows for ids like 7.0. For a folder or pattern, read its first file."""
-        if is_many(self._config, self._context):
-            return probe_many(self._config, self._context, _EXTENSIONS, self._probe_file)
-        with open_file(self._config, self._context, part="beginning") as file:
-            return self._probe_file(file, {})
+        """Read the header row. For a folder or pattern, read that of its first file."""
+        return probe_first(self._config, self._context, _EXTENSIONS, self._probe_file, part="beginning")
 
     def _probe_file(self, file: DataFile, hive: Hive) -> list[str]:
         header = self._header(file, hive)
         named = ", ".join([*header.wanted, *wanted_hive(self._context, hive)])
-        lines = [f"{file.where}: readable", f"{file.where}: has the columns {named}"]
-        return lines + [
-            f"{file.where}: {float_text(name, value)}" for name, value in self._float_ids(file, header).items()
-        ]
-
-    def _float_ids(self, file: DataFile, header: _Header) -> dict[str, str]:
-        """Find ids like 7.0 among the first rows. Return the first such id of each id column, by column name."""
-        positions = {name: header.names.index(name) for name in header.wanted if name in self._context.text_columns}
-        skip = 0 if self._config.header is None else self._config.header + 1
-        float_ids: dict[str, str] = {}
-        with suppress(UnicodeError, csv.Error, EOFError, pa.ArrowInvalid):  # a partly fetched file may end mid-row
-            lines = self._lines(file)
-            for fields in itertools.islice(
-                csv.reader(lines, delimiter=self._config.delimiter), skip, skip + _PROBED_ROWS
-            ):
-                for name, position in positions.items():
-                    if position < len(fields) and is_float_text(fields[position].strip()):
-                        float_ids.setdefault(name, fields[position].strip())
-        file.file.seek(0)
-        return float_ids
+        return [f"{file.where}: readable", f"{file.where}: has the columns {named}"]
 
     def sample(self, n_rows: int) -> pandas.DataFrame | None:
         """Return the first rows of `fetch`, without rows that have another number of fields than the header.
@@ -221,7 +196,7 @@ class CsvSource:
         Over http(s) only the beginning of the file is read. Returns None if the file cannot be read or parsed, as the
         beginning of a compressed file.
         """
-        part = first_part(self._config, self._context, _EXTENSIONS, part="beginning")
+        part = next(find_parts(self._config, self._context, _EXTENSIONS, part="beginning"))
         with suppress(DataSourceError), part.open() as file:
             header = self._header(file, part.hive)
             builder = TableBuilder(self._context, file.where)
@@ -384,8 +359,9 @@ def _parser_errors(file: DataFile, find: Callable[[], str | None] = lambda: None
         if "UTF8" in text:
             raise DataSourceError(f"{where} is not UTF-8; {_encoding_hint(file)}") from None
         fault = None
-        with suppress(UnicodeError, EOFError, pa.ArrowException, csv.Error):
-            fault = find()
+        if "conversion error" not in text or "\n" in text:  # a value of several lines may be an unclosed quote
+            with suppress(UnicodeError, EOFError, pa.ArrowException, csv.Error):
+                fault = find()
         raise DataSourceError(f"{where} cannot be parsed: {fault or text[:300]}") from error
 
 

@@ -238,7 +238,7 @@ def file_errors(where: str) -> Iterator[None]:
 def _open(location: Location, sha256: str | None, context: SourceContext, part: Part) -> Iterator[DataFile]:
     if location.is_http:
         with _spool(address_of(location, context)) as file:
-            yield _fetch(location, sha256, context, file) if part == "all" else _part(location, context, file, part)
+            yield _fetch(location, sha256, context, file, part)
     elif location.is_remote:
         with _object(location, sha256, context, part) as remote:
             yield remote
@@ -253,25 +253,19 @@ def _open(location: Location, sha256: str | None, context: SourceContext, part: 
             yield DataFile(file, str(path), os.fstat(file.fileno()).st_size, None)
 
 
-def _fetch(location: Location, sha256: str | None, context: SourceContext, file: BinaryIO) -> DataFile:
-    where = address_of(location, context)
-    digest = download(location.uri, file, context)
-    _check(digest, sha256, where)
-    size = file.tell()
-    file.seek(0)
-    return DataFile(file, where, size, context.settings.max_download_bytes * EXPANSION)
-
-
-def _part(location: Location, context: SourceContext, file: BinaryIO, part: Part) -> DataFile:
+def _fetch(location: Location, sha256: str | None, context: SourceContext, file: BinaryIO, part: Part) -> DataFile:
     where = address_of(location, context)
     begin: int | None = 0
     if part == "end":
         begin = download_end(location.uri, file, context, PART_BYTES)
-    else:
+    elif part == "beginning":
         download(location.uri, file, context, at_most=PART_BYTES)
+    else:
+        _check(download(location.uri, file, context), sha256, where)
     size = file.tell()
     file.seek(0)
-    return DataFile(file, where, size, context.settings.max_download_bytes * EXPANSION, size < PART_BYTES, begin)
+    whole = part == "all" or size < PART_BYTES
+    return DataFile(file, where, size, context.settings.max_download_bytes * EXPANSION, whole, begin)
 
 
 @contextmanager

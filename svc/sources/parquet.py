@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 from svc.errors import DataSourceError
 from svc.recipe.source_options import ParquetOptions
 from svc.sources import arrow
-from svc.sources.files import DataFile, address_of, open_file, refuse_expansion
+from svc.sources.files import DataFile, address_of, refuse_expansion
 from svc.sources.parquet_pages import DELTA_ENCODINGS, chunk_size, texts_size
-from svc.sources.parts import find_parts, first_part, is_many, probe_many
+from svc.sources.parts import find_parts, probe_first
 from svc.sources.prefilter import Prefiltered, row_groups
 from svc.sources.table import TableBuilder, require_columns, wanted_hive
 
@@ -104,10 +104,7 @@ class ParquetSource:
 
         If an http(s) server cannot send the footer alone, the probe only checks that it answers.
         """
-        if is_many(self._config, self._context):
-            return probe_many(self._config, self._context, _EXTENSIONS, self._probe_file)
-        with open_file(self._config, self._context, part="end") as data_file:
-            return self._probe_file(data_file, {})
+        return probe_first(self._config, self._context, _EXTENSIONS, self._probe_file, part="end")
 
     def sample(self, n_rows: int) -> pandas.DataFrame | None:
         """Return the first rows of `fetch`, without reading later row groups.
@@ -116,7 +113,7 @@ class ParquetSource:
         """
         if self._config.location.is_http:
             return None
-        part = first_part(self._config, self._context, _EXTENSIONS, part="end")
+        part = next(find_parts(self._config, self._context, _EXTENSIONS, part="end"))
         with part.open() as data_file, _parquet_errors(data_file.where):
             builder = TableBuilder(self._context, data_file.where)
             file, columns = self._begin(part, data_file, builder, buffer_bytes=_SAMPLE_BUFFER_BYTES)

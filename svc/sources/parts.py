@@ -107,27 +107,24 @@ def _fits(segments: Sequence[str], names: Sequence[str]) -> bool:
     return bool(names) and fnmatchcase(names[0], segments[0]) and _fits(segments[1:], names[1:])
 
 
-def is_many(options: FileOptions, context: SourceContext) -> bool:
-    """Return whether the path is a folder or a pattern. An existing file with a name like a pattern is one file."""
-    return _find_pattern(options.location, context) is not None
-
-
 def find_parts(
-    options: FileOptions, context: SourceContext, extensions: tuple[str, ...], *, ahead: bool = True
+    options: FileOptions, context: SourceContext, extensions: tuple[str, ...], *, part: files.Part = "all"
 ) -> Iterator[Part]:
     """Yield the files of the source in sorted order. A path to one file is yielded even if the file is missing.
 
-    `extensions` (lower case) select files in folders. With `ahead`, small objects are prefetched.
+    `extensions` (lower case) select files in folders. With another `part` than "all", only this part of a single file
+    over http(s) is fetched, and small objects are not prefetched.
 
     Raises DataSourceError if a folder or pattern has no matching file. Raises RecipeError if a sha256 is given for a
     folder or a pattern, and for a pattern in the name of a bucket.
     """
     location = options.location
-    pattern = _find_pattern(location, context)
-    if pattern is None:
-        yield Part(files.address_of(location, context), lambda: files.open_file(options, context))
-        return
     where = files.address_of(location, context)
+    with files.file_errors(where):
+        pattern = _pattern(location, context)
+    if pattern is None:
+        yield Part(where, lambda: files.open_file(options, context, part=part))
+        return
     if options.sha256 is not None:
         raise RecipeError(f"{where}: sha256 is for one file, and this is a folder or a pattern; leave sha256 out")
     with files.file_errors(where):
@@ -139,33 +136,26 @@ def find_parts(
             f"{where} holds no file to read: files of a folder end with {kinds}, and names that begin with _ or . are "
             "left out"
         )
-    yield from _open_ahead(sorted(matching, key=lambda entry: entry.name), context, ahead=ahead)
+    yield from _open_ahead(sorted(matching, key=lambda entry: entry.name), context, ahead=part == "all")
 
 
-def first_part(options: FileOptions, context: SourceContext, extensions: tuple[str, ...], *, part: files.Part) -> Part:
-    """Return the first file of the source. If it is a single file over http(s), only `part` of it is fetched."""
-    if is_many(options, context):
-        return next(find_parts(options, context, extensions, ahead=False))
-    where = files.address_of(options.location, context)
-    return Part(where, lambda: files.open_file(options, context, part=part))
-
-
-def probe_many(
+def probe_first(
     options: FileOptions,
     context: SourceContext,
     extensions: tuple[str, ...],
     probe_file: Callable[[DataFile, Hive], list[str]],
+    *,
+    part: files.Part,
 ) -> list[str]:
-    """Return a line with the number of files, then the lines of `probe_file` for the first. Raises DataSourceError."""
-    parts = list(find_parts(options, context, extensions, ahead=False))
+    """Return the lines of `probe_file` for the first file, of which only `part` is fetched as in `find_parts`.
+
+    For a folder or a pattern, a line with the number of its files comes first. Raises DataSourceError.
+    """
+    parts = list(find_parts(options, context, extensions, part=part))
     with parts[0].open() as file:
         lines = probe_file(file, parts[0].hive)
-    return [f"{files.address_of(options.location, context)}: {len(parts)} files", *lines]
-
-
-def _find_pattern(location: Location, context: SourceContext) -> _Pattern | None:
-    with files.file_errors(files.address_of(location, context)):
-        return _pattern(location, context)
+    where = files.address_of(options.location, context)
+    return lines if parts[0].where == where else [f"{where}: {len(parts)} files", *lines]
 
 
 def _pattern(location: Location, context: SourceContext) -> _Pattern | None:

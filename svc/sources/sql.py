@@ -93,18 +93,14 @@ class SqlSource:
         Raises RecipeError without a database URL, and ConfigError for a URL that cannot be used or a missing driver.
         """
         cap = self._context.settings.max_sql_rows
-        with (
-            self._session() as (connection, dialect, watchdog),
-            self._execute(connection, dialect, cap + 1) as result,
-        ):
+        with self._result(cap + 1) as (result, _, watchdog):
             builder, typed = self._begin(result)
-            with dialect.abandoning(connection, result):
-                for rows in result.partitions(self._chunk_rows):
-                    watchdog.reset()
-                    builder.add(typed(rows))
-                    if builder.n_rows > cap:
-                        message = f"the query returns more than {cap} rows: SVC_MAX_SQL_ROWS"
-                        raise SourceTooLarge(message, fields={"cap": cap})
+            for rows in result.partitions(self._chunk_rows):
+                watchdog.reset()
+                builder.add(typed(rows))
+                if builder.n_rows > cap:
+                    message = f"the query returns more than {cap} rows: SVC_MAX_SQL_ROWS"
+                    raise SourceTooLarge(message, fields={"cap": cap})
             return builder.finish()
 
     @property
@@ -112,21 +108,16 @@ class SqlSource:
         return _CHUNK_ROWS if self._context.bounds is None else _BOUNDED_CHUNK_ROWS
 
     def probe(self) -> list[str]:
-        """Connect, start the query and read its first row."""
-        with self._session() as (connection, dialect, _), self._execute(connection, dialect, 1) as result:
-            lines = self._probe_lines(dialect, result)
-            result.fetchmany(2)  # MySQL sends at most 1 row: asking for a second reads the result to its end
-            return lines
+        """Connect and start the query."""
+        with self._result(1) as (result, dialect, _):
+            return self._probe_lines(dialect, result)
 
     def probe_and_sample(self, n_rows: int) -> Generator[str, None, pandas.DataFrame]:
         """Yield the lines of `probe`, then return the first rows of the same query run. Later rows are not read."""
-        with self._session() as (connection, dialect, _), self._execute(connection, dialect, n_rows) as result:
-            try:
-                yield from self._probe_lines(dialect, result)
-                builder, typed = self._begin(result)
-                builder.add(typed(result.fetchmany(n_rows)))
-            finally:
-                dialect.abandon(connection, result)
+        with self._result(n_rows) as (result, dialect, _):
+            yield from self._probe_lines(dialect, result)
+            builder, typed = self._begin(result)
+            builder.add(typed(result.fetchmany(n_rows)))
             return builder.finish()
 
     def _probe_lines(self, dialect: Dialect, result: CursorResult[Any]) -> list[str]:
@@ -149,6 +140,18 @@ class SqlSource:
         wanted = list(dict.fromkeys(self._context.columns or present))
         require_columns(wanted, present, "the query's result")
         return wanted
+
+    @contextmanager
+    def _result(self, max_rows: int) -> Iterator[tuple[CursorResult[Any], Dialect, Watchdog]]:
+        """Run the query on a new connection and yield its result. Rows that the block has not read are never read."""
+        with (
+            self._session() as (connection, dialect, watchdog),
+            self._execute(connection, dialect, max_rows) as result,
+        ):
+            try:
+                yield result, dialect, watchdog
+            finally:
+                dialect.abandon(connection, result)
 
     def _execute(self, connection: Connection, dialect: Dialect, max_rows: int) -> CursorResult[Any]:
         from sqlalchemy import text

@@ -5,8 +5,7 @@ from __future__ import annotations
 import sqlite3
 import ssl
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -118,15 +117,6 @@ class Dialect:
                     "run either"
                 ) from None
             cursor.execute("DEALLOCATE PREPARE svc_query")
-
-    @contextmanager
-    def abandoning(self, connection: Connection, result: CursorResult[Any]) -> Iterator[None]:
-        """Call `abandon` if the block raises."""
-        try:
-            yield
-        except BaseException:
-            self.abandon(connection, result)
-            raise
 
     def abandon(self, connection: Connection, result: CursorResult[Any]) -> None:
         """Drop the connection to MySQL or MariaDB without reading further rows. Do nothing for other databases.

@@ -69,7 +69,7 @@ class TableBuilder:
     def __init__(self, context: SourceContext, where: str) -> None:
         self._where = self._source = where
         self._context = context
-        self._files: _Agreement | None = None
+        self._first: tuple[Part, pa.Schema] | None = None
         self._hive: Hive = {}
         self._text_columns = context.text_columns
         self._progress = context.progress
@@ -87,11 +87,35 @@ class TableBuilder:
         """
         self._where = part.where
         self._hive = {name: part.hive[name] for name in wanted_hive(self._context, part.hive)}
-        if self._files is None:
-            self._files = _Agreement(part, schema, self._text_columns)
-        else:
-            self._files.check(part, schema)
+        self._agree(part, schema)
         self.add(arrow.empty(schema))
+
+    def _agree(self, part: Part, schema: pa.Schema) -> None:
+        """Raise DataSourceError if `part` does not fit the earlier files.
+
+        It must have the same columns and partitions, and a common type must exist for each column that is not an id.
+        """
+        first, agreed = self._first = self._first or (part, schema)
+        for what, in_part, in_first in (
+            ("columns", set(schema.names), set(agreed.names)),
+            ("partitions", set(part.hive), set(first.hive)),
+        ):
+            if in_part != in_first:
+                differing = ", ".join(sorted(in_part ^ in_first))
+                raise DataSourceError(
+                    f"{part.where} and {first.where} have different {what}: {differing} in only one of them; "
+                    "files of one source need the same ones"
+                )
+        ids = [field for field in agreed if field.name in self._text_columns]
+        others = [field for field in schema if field.name not in self._text_columns]
+        try:
+            both = pa.unify_schemas([agreed, pa.schema([*ids, *others])], promote_options="permissive")
+        except (pa.ArrowTypeError, pa.ArrowInvalid) as error:
+            raise DataSourceError(
+                f"{part.where}: does not fit the files before it, from {first.where} on: {error}; "
+                "files of one source need types that fit together"
+            ) from None
+        self._first = first, both
 
     def add(self, batch: pa.RecordBatch | pa.Table) -> None:
         """Add the rows of `batch`.
@@ -167,47 +191,6 @@ class TableBuilder:
             raise DataSourceError(
                 f"{self._source}: the column {name} mixes {', '.join(kinds)}; give it one type"
             ) from None
-
-
-class _Agreement:
-    """A check that all files of a source have columns of the same names and of compatible types."""
-
-    def __init__(self, first: Part, schema: pa.Schema, text_columns: frozenset[str]) -> None:
-        self._first = first
-        self._text_columns = text_columns
-        self._fields = {field.name: field for field in schema}
-
-    def check(self, part: Part, schema: pa.Schema) -> None:
-        """Raise DataSourceError if `part` does not fit the earlier files.
-
-        It must have the same columns and partitions, and a common type must exist for each column that is not an id.
-        """
-        for what, in_part, in_first in (
-            ("columns", set(schema.names), set(self._fields)),
-            ("partitions", set(part.hive), set(self._first.hive)),
-        ):
-            if in_part != in_first:
-                differing = ", ".join(sorted(in_part ^ in_first))
-                raise DataSourceError(
-                    f"{part.where} and {self._first.where} have different {what}: {differing} in only one of them; "
-                    "files of one source need the same ones"
-                )
-        for field in schema:
-            if field.name not in self._text_columns:
-                self._fields[field.name] = self._common(field, part)
-
-    def _common(self, field: pa.Field, part: Part) -> pa.Field:
-        agreed = self._fields[field.name]
-        if field.type == agreed.type:
-            return agreed
-        try:
-            both = pa.unify_schemas([pa.schema([agreed]), pa.schema([field])], promote_options="permissive")
-        except (pa.ArrowTypeError, pa.ArrowInvalid):
-            raise DataSourceError(
-                f"{part.where}: the column {field.name} is {field.type}, but {agreed.type} in the files before it, "
-                f"from {self._first.where} on; files of one source need types that fit together"
-            ) from None
-        return both.field(0)
 
 
 def as_text(column: pa.Array | pa.ChunkedArray, name: str, where: str) -> pa.Array:

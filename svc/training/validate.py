@@ -156,10 +156,6 @@ def _row_warnings(recipe: Recipe, items: set[str], frame: pandas.DataFrame) -> l
     doubt = doubtful_unit(frame, recipe)
     warnings += [] if doubt is None else [doubt]
     warnings += [warning.message for warning in doubts(frame, interactions, recipe)]
-    if recipe.source.type != "csv":  # its probe reports this, also for features and metadata
-        for name in (schema.user_column, schema.item_column):
-            floats = filter(is_float_text, frame[name].cat.categories)
-            warnings += [float_text(name, value) for value in itertools.islice(floats, 1)]
     n_hidden = 0 if rows.hides is None else int(rows.hides.sum())
     counts = [] if rows.n_dropped is None else [_count_kept(len(frame) - n_hidden, n_read)]
     counts += [] if rows.hides is None else [f"cleansing.hide hides {n_hidden} of the first {n_read} rows"]
@@ -209,16 +205,17 @@ def _count_kept(n_kept: int, n_read: int) -> str:
 
 
 def _probe_source(spec: SourceSpec, context: SourceContext, check_frame: FrameCheck | None) -> Iterator[str]:
-    """Yield the lines of the source's probe, then the lines of `check_frame` about the first rows of the source.
+    """Yield the lines of the source's probe, then warnings and the lines of `check_frame` about its first rows.
 
-    The lines of `check_frame` are left out if the source cannot return its first rows alone.
+    These are left out if the source cannot return its first rows alone.
     """
-    source = build_source(spec, context)
-    if check_frame is None:
-        yield from _probe(source)
+    frame = yield from _probe_and_sample(build_source(spec, context))
+    if frame is None:
         return
-    frame = yield from _probe_and_sample(source)
-    if frame is not None:
+    for name in sorted(context.text_columns):
+        floats = filter(is_float_text, frame[name].cat.categories)
+        yield from (f"warning: {float_text(name, value)}" for value in itertools.islice(floats, 1))
+    if check_frame is not None:
         yield from check_frame(frame)
 
 

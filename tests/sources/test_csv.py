@@ -182,26 +182,6 @@ def test_unknown_options_get_a_suggestion(make: Any) -> None:
         make("parket", path="a")
 
 
-@pytest.mark.parametrize("header", [0, 1, None])
-def test_a_probe_warns_of_ids_with_decimal_zeros(make: Any, tmp_path: Path, header: int | None) -> None:
-    """Many tools write 7.0 for 7 because of a blank. Requests would then have to ask for 7.0."""
-    rows = "u1,7.0\n,\nu1.0,8\n"
-    names = "user_id,item_id\n" if header is not None else ""
-    path = write(tmp_path, "a line before\n" * (header or 0) + names + rows)
-    columns = IDS if header is not None else ("0", "1")
-    lines = make("csv", path=path, columns=columns, text=columns, header=header).probe()
-    warnings = [line for line in lines if "floating point" in line]
-    assert len(warnings) == 1
-    assert f"id column {columns[1]} " in warnings[0]
-    assert "7.0" in warnings[0]
-
-
-def test_a_probe_does_not_warn_of_other_ids(make: Any, tmp_path: Path) -> None:
-    """Ids such as 1.5, and a file that ends inside a quoted cell, give no warning."""
-    path = write(tmp_path, 'user_id,item_id\nu1,1.5\nv1.0,"open')
-    assert not any("floating" in line for line in make("csv", path=path, columns=IDS).probe())
-
-
 @pytest.mark.parametrize(
     ("text", "fault"),
     [

@@ -136,7 +136,7 @@ def test_an_existing_file_with_a_name_like_a_pattern_is_read(make: Any, tmp_path
         ({"user_id": ["u"], "item_id": ["i"]}, r"has no column n; it has user_id, item_id"),
         (
             {"user_id": ["u"], "item_id": ["i"], "n": ["x"]},
-            r"column n is string, but int64 in the files before it, from .*01/a\.parquet on",
+            r"does not fit the files before it, from .*01/a\.parquet on: .*Field n .*: int64 vs string",
         ),
     ],
 )

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+import pytest
 import sqlalchemy
 from sqlalchemy import event
 
@@ -40,6 +41,36 @@ def test_a_query_runs_once(make_recipe: Callable[..., LoadedRecipe], tmp_path: P
     assert all(check.ok for check in found)
     assert "query: runs, has the columns user_id, item_id, ts" in details
     assert "requests must ask for '2.0'" in details
+
+
+@pytest.mark.parametrize("header", [0, 1, None])
+def test_ids_with_decimal_zeros_cause_a_warning(
+    make_recipe: Callable[..., LoadedRecipe], tmp_path: Path, header: int | None
+) -> None:
+    """Many tools write 7.0 for 7 because of a blank. Ids such as 1.5, and a cell that never ends, cause none."""
+    names = "user_id,item_id,ts\n" if header is not None else ""
+    rows = 'u1,7.0,1600000000\n,,\nu1.0,8,1600000000\nu2,1.5,1600000000\nu3.0,i,"open'
+    (tmp_path / "rows.csv").write_text("a line before\n" * (header or 0) + names + rows, encoding="utf-8")
+    user, item, ts = names.strip().split(",") if names else ("0", "1", "2")
+    columns = {"user_column": user, "item_column": item, "time_column": ts, "time_unit": "s"}
+    recipe = make_recipe(
+        source={"type": "csv", "path": str(tmp_path / "rows.csv"), "header": header},
+        schema=columns,
+        features={
+            "item": {
+                "source": {"type": "csv", "path": str(tmp_path / "rows.csv"), "header": header},
+                "id_column": item,
+                "columns": [{"name": user, "kind": "categorical"}],
+            }
+        },
+        training={"algorithms": ["IALS"]},
+    )
+    found = [check for check in validate(recipe, Settings(), {}) if "floating point" in check.detail]
+    assert [check.name for check in found] == ["source", "features.item.source"]
+    for check in found:
+        assert check.ok
+        assert f"id column {item} " in check.detail
+        assert "7.0" in check.detail
 
 
 def test_checks_continue_after_a_failed_one(make_recipe: Callable[..., LoadedRecipe]) -> None:
