@@ -138,7 +138,7 @@ def load_recipe_mapping(
     overrides: Mapping[str, Any] | None = None,
 ) -> LoadedRecipe:
     """Check the recipe in a mapping, as `load_recipe` does for a file. Its paths are relative to the working folder."""
-    loading = _Loading(Path("recipe"), Path.cwd(), variables, settings, False, check_source, overrides or {}, True)
+    loading = _Loading(Path("recipe"), Path.cwd(), variables, settings, False, check_source, overrides or {})
     return loading.name_in_errors(lambda: loading.run(dict(tree)))
 
 
@@ -158,7 +158,6 @@ class _Loading:
     for_serving: bool
     check_source: CheckSource | None
     overrides: Mapping[str, Any]
-    is_mapping: bool = False
 
     def name_in_errors(self, load: Callable[[], LoadedRecipe]) -> LoadedRecipe:
         """Return the result of `load`. If it raises RecipeError, put the recipe's path before the message."""
@@ -205,16 +204,7 @@ class _Loading:
             if len(unset) == error.error_count() and rest != expanded:
                 return self._validate(tree, rest, shorthand)
             show = functools.partial(_show, shorthand)
-            raise RecipeError(problems.explain(error, tree, Recipe, show, self._is_python)) from None
-
-    def _is_python(self, loc: _Loc) -> bool:
-        """Return whether Python code gave the value at `loc`, as an argument or in a recipe that is a dict."""
-        given: Any = normalize(dict(self.overrides))[0]
-        for part in loc[:2]:
-            if not isinstance(given, Mapping) or part not in given:
-                return self.is_mapping
-            given = given[part]
-        return True
+            raise RecipeError(problems.explain(error, tree, Recipe, show)) from None
 
     def _unexpanded_at(self, tree: dict[str, Any], loc: _Loc) -> bool:
         served = not loc or loc[0] in _SERVED

@@ -11,7 +11,6 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, get_args
 
-import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
@@ -59,16 +58,15 @@ PATTERNS_IN_WORDS: Mapping[str, str] = {
     DSN_PATTERN: "must be the name of a variable that begins with SVC_RECIPE_",
 }
 _WRITTEN_OUT: Mapping[type[BaseModel], str] = {
-    Split: "{{scheme: {}}}",
-    Promotion: "{{mode: {}}}",
-    Output: "{{path: {}}}",
-    SourceSpec: "{{type: csv, path: {}}}",
-    TimeDecay: "{{half_life: {}}}",
-    ItemMetadata: "{{source: {{type: csv, path: {}}}, id_column: item_id, fields: [title]}}",
-    FilterField: "{{name: {}, kind: categorical}}, or with kind multi_label or numerical",
+    Split: "{{'scheme': {!r}}}",
+    Promotion: "{{'mode': {!r}}}",
+    Output: "{{'path': {!r}}}",
+    SourceSpec: "{{'type': 'csv', 'path': {!r}}}",
+    TimeDecay: "{{'half_life': {!r}}}",
+    ItemMetadata: "{{'source': {{'type': 'csv', 'path': {!r}}}, 'id_column': 'item_id', 'fields': ['title']}}",
+    FilterField: "{{'name': {!r}, 'kind': 'categorical'}}, or with kind multi_label or numerical",
 }
-"""The full form of each block that users often shorten to its main value."""
-_WHERE = "{rating: {gte: 4}}"
+"""The full form of each block that users often shorten to its main value, as YAML that is a Python expression too."""
 _BOOST = "a boost names its items by a filter: {filter: {genres: {any: [Drama]}}, factor: 2}"
 _TABLE = "a table stands below `source`, as source: {type: csv, path: items.csv}"
 _SPLIT_NAMES: Mapping[str, tuple[str, ...]] = {
@@ -104,8 +102,8 @@ _ELSEWHERE: tuple[tuple[type[BaseModel], tuple[str, ...], str], ...] = (
 _NAMES_ELSEWHERE = {(model, name): text for model, names, text in _ELSEWHERE for name in names}
 """svc's name for each key of other products, by block."""
 _EXAMPLES: Mapping[tuple[type[BaseModel], str], str] = {
-    (Recipe, "source"): "{type: csv, path: data.csv}",
-    (Recipe, "schema"): "{user_column: user_id, item_column: item_id}",
+    (Recipe, "source"): "{'type': 'csv', 'path': 'data.csv'}",
+    (Recipe, "schema"): "{'user_column': 'user_id', 'item_column': 'item_id'}",
     (SourceSpec, "type"): "csv, parquet, sql or bigquery",
 }
 """An example value for each key that is often missing."""
@@ -120,23 +118,17 @@ _RANKED = re.compile("([a-z]+)@([0-9]+)")
 _DURATION = re.compile("([0-9]+(?:[.][0-9]+)?) *(min|[hdwy])[a-z]*")
 
 
-def explain(
-    error: ValidationError,
-    tree: Any,
-    model: type[BaseModel],
-    show: Callable[[Path], str],
-    is_python: Callable[[Path], bool] = lambda _: False,
-) -> str:
+def explain(error: ValidationError, tree: Any, model: type[BaseModel], show: Callable[[Path], str]) -> str:
     """Return one line for each problem in `error`, or _MAX_LINES lines and the number of further problems.
 
     `model` describes the block that was validated, and `tree` has its values as the file writes them. `show` formats a
-    location. Hints are Python expressions if `is_python` returns true for the location, else YAML.
+    location.
     """
     details = error.errors(include_url=False, include_context=True, include_input=False)
     by_place: dict[Path, list[ErrorDetails]] = {}
     for item in _causes(details, model):
         by_place.setdefault(_location_in_file(item, tree), []).append(item)
-    lines = [_line(loc, items, tree, model, show, python=is_python(loc)) for loc, items in by_place.items()]
+    lines = [_line(loc, items, tree, model, show) for loc, items in by_place.items()]
     if len(lines) > _MAX_LINES:
         lines[_MAX_LINES:] = [f"... and {len(lines) - _MAX_LINES} more"]
     return "\n".join(lines)
@@ -232,51 +224,31 @@ def _look_alikes(text: object) -> str:
     return f" (with {', '.join(names)})" if names else ""
 
 
-def _line(
-    loc: Path,
-    items: list[ErrorDetails],
-    tree: Any,
-    model: type[BaseModel],
-    show: Callable[[Path], str],
-    *,
-    python: bool,
-) -> str:
+def _line(loc: Path, items: list[ErrorDetails], tree: Any, model: type[BaseModel], show: Callable[[Path], str]) -> str:
     item, where = items[0], show(loc)
     kind, block, value = item["type"], model_at(model, loc[:-1]), value_at(tree, loc)
     if kind == "extra_forbidden":
         return f"{where}: unknown key{_look_alikes(loc[-1])}; {_unknown_key(str(loc[-1]), value, block)}"
     if kind == "missing":
-        return f"{where}: is missing{_example(str(loc[-1]), block, python=python)}"
+        return f"{where}: is missing{_example(str(loc[-1]), block)}"
     actual = f"set through {value}" if has_reference(value) and len(value) <= _MAX_SHOWN else f"found {shown(value)}"
     if kind == "value_error":
         reason = str(item["ctx"]["error"])
         sentence = reason if isinstance(value, Mapping) or loc == () else f"{actual}, which {reason}"
         return f"{where}: {sentence}".removeprefix(": ")
     hint = _look_alikes(value) if kind == "string_pattern_mismatch" else ""
-    hint += _way_out(kind, value, model_at(model, loc), loc, python=python)
+    hint += _way_out(kind, value, model_at(model, loc))
     wanted = _expectation(item, value) + "".join(
         f", or {_expectation(other, value).removeprefix('must be ')}" for other in items[1:]
     )
     return f"{where}: {wanted}; {actual}{hint}".removeprefix(": ")
 
 
-def _example(key: str, model: type[BaseModel] | None, *, python: bool) -> str:
+def _example(key: str, model: type[BaseModel] | None) -> str:
     """Return a hint with a value for a missing key, or ""."""
     if model is SqlOptions and key == "dsn_env":
         return f"; {_DSN}"
-    example = None if model is None else _EXAMPLES.get((model, key))
-    if example is None:
-        return ""
-    return f"; write {_in_python(example) if python and example.startswith('{') else example}"
-
-
-def _in_python(text: str) -> str:
-    """Return `text` with its YAML as a Python expression. The text after the last bracket stays as it is."""
-    end = max(text.rfind("}"), text.rfind("]")) + 1
-    try:
-        return f"{yaml.safe_load(text[:end])!r}{text[end:]}"
-    except yaml.YAMLError:  # brackets or colons in the user's value can make the text invalid YAML
-        return text
+    return f"; write {_EXAMPLES[model, key]}" if model is not None and (model, key) in _EXAMPLES else ""
 
 
 def _expectation(item: ErrorDetails, value: Any) -> str:
@@ -298,33 +270,21 @@ def _one_of(expected: str, value: Any) -> str:
     return wanted + (f" (did you mean {near!r}?)" if near else "")
 
 
-def _way_out(kind: str, value: Any, model: type[BaseModel] | None, loc: Path, *, python: bool) -> str:
-    """Return a hint with the correct form of the value, or "" if the value suggests none.
-
-    With `python` the hint is an argument of `svc.train`, because its arguments have the names of the recipe's keys.
-    """
+def _way_out(kind: str, value: Any, model: type[BaseModel] | None) -> str:
+    """Return a hint with the correct form of the value, or "" if the value suggests none."""
     if isinstance(value, Mapping | list) or has_reference(value) or value is None:
         return ""
     text = redact_text(str(value))[:_MAX_SHOWN]
-    form = _WRITTEN_OUT.get(model) if kind == "model_type" and model is not None else None
-    if form is not None or kind == "tuple_type":
-        written = f"[{text}]" if form is None or model is None else form.format(_main_value(text, model))
-        return _suggest(written, loc, python=python)
+    if kind == "tuple_type":
+        return f"; write [{text if isinstance(value, int | float) else repr(text)}]"
+    if kind == "model_type" and model is not None and model in _WRITTEN_OUT:
+        return f"; write {_WRITTEN_OUT[model].format(_main_value(text, model))}"
     if kind == "dict_type" and re.search("[<=>]", text):
-        return f"; write a filter as {_in_python(_WHERE) if python else _WHERE}"
+        return "; write a filter as {'rating': {'gte': 4}}"
     if kind == "literal_error" and (ranked := _RANKED.fullmatch(text)):
-        in_yaml = f"`metric: {ranked[1]}` and `training.cutoff: {ranked[2]}`"
-        return f"; write {f'metric={ranked[1]!r}, cutoff={ranked[2]}' if python else in_yaml}"
-    if kind == "string_pattern_mismatch" and (duration := _DURATION.fullmatch(text.lower())):
-        return f"; did you mean {duration[1]}{duration[2]}?"
-    return ""
-
-
-def _suggest(text: str, loc: Path, *, python: bool) -> str:
-    if not python:
-        return f"; write {text}"
-    is_argument = len(loc) == 1 or (loc[0] == "training" and len(loc) == 2)
-    return f"; write {f'{loc[-1]}=' if is_argument else ''}{_in_python(text)}"
+        return f"; write `metric: {ranked[1]}` and `training.cutoff: {ranked[2]}`"
+    duration = _DURATION.fullmatch(text.lower()) if kind == "string_pattern_mismatch" else None
+    return "" if duration is None else f"; did you mean {duration[1]}{duration[2]}?"
 
 
 def _main_value(text: str, model: type[BaseModel]) -> str:

@@ -112,16 +112,16 @@ PLAIN: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a split by its scheme": (
         {"split": "time_user"},
-        "split: must be a mapping of keys to values; found the text 'time_user'; write {scheme: time_user}",
+        "split: must be a mapping of keys to values; found the text 'time_user'; write {'scheme': 'time_user'}",
     ),
     "a promotion by its mode": (
         {"promotion": "enforce"},
-        "promotion: must be a mapping of keys to values; found the text 'enforce'; write {mode: enforce}",
+        "promotion: must be a mapping of keys to values; found the text 'enforce'; write {'mode': 'enforce'}",
     ),
     "filter fields by name": (
         {"item_metadata": {**METADATA, "filter_fields": ["genres"]}},
         "item_metadata.filter_fields[0]: must be a mapping of keys to values; found the text 'genres'; "
-        "write {name: genres, kind: categorical}, or with kind multi_label or numerical",
+        "write {'name': 'genres', 'kind': 'categorical'}, or with kind multi_label or numerical",
     ),
 }  # fmt: skip
 
