@@ -131,7 +131,8 @@ class DataSource(Protocol):
     `fetch` returns one row per interaction, user or item. These methods are optional:
 
     - `fetch_arrow() -> pyarrow.Table` returns the same without pandas: ids as dictionaries, missing values as null.
-    - `fetch_where(where: RowFilter, keep) -> Prefiltered` returns the same without rows that `keep` drops.
+    - `fetch_where(where: RowFilter, keep)` returns the same rows without those that `keep` drops, their positions in
+      the source, and the number of all rows.
     - `probe() -> list[str]` checks the access without reading all data, and returns one line per check.
     - `sample(n_rows) -> pandas.DataFrame | None` returns the first rows of `fetch`, or None if that would
       require reading all data.

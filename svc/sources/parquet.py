@@ -18,7 +18,7 @@ from svc.sources import arrow
 from svc.sources.files import DataFile, address_of, refuse_expansion
 from svc.sources.parquet_pages import DELTA_ENCODINGS, chunk_size, texts_size
 from svc.sources.parts import find_parts, probe_first
-from svc.sources.prefilter import Prefiltered, row_groups
+from svc.sources.prefilter import row_groups
 from svc.sources.table import TableBuilder, require_columns, wanted_hive
 
 if TYPE_CHECKING:
@@ -65,8 +65,12 @@ class ParquetSource:
         with _parquet_errors(where):
             return finish(builder)
 
-    def fetch_where(self, where: RowFilter, keep: Callable[[pandas.DataFrame], NDArray[np.bool_]]) -> Prefiltered:
-        """Return the rows of `fetch` that `keep` selects, without holding other rows than those of one batch.
+    def fetch_where(
+        self, where: RowFilter, keep: Callable[[pandas.DataFrame], NDArray[np.bool_]]
+    ) -> tuple[pandas.DataFrame, NDArray[np.int64], int]:
+        """Return the n rows of `fetch` that `keep` selects, their positions in the source, (n,), and the number of all.
+
+        Of the other rows, those of one batch are held at a time.
 
         `keep` gets the columns that `where` names, with the position in the source as index of each row. It selects the
         rows that satisfy `where`. Row groups without such rows are skipped by their statistics.
@@ -88,7 +92,7 @@ class ParquetSource:
                         first += batch.num_rows
                 n_rows += file.metadata.num_rows
         with _parquet_errors(address):
-            return Prefiltered(builder.finish(), n_rows, np.concatenate(positions))
+            return builder.finish(), np.concatenate(positions), n_rows
 
     def _columns_of(self, where: RowFilter, part: Part, batch: pa.RecordBatch) -> pandas.DataFrame:
         """Return the columns that `where` names, as `fetch` would return them for this batch alone."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -12,10 +11,7 @@ import pyarrow as pa
 from svc.recipe.filter_tree import NUMBER, Filter, RowFilter
 
 if TYPE_CHECKING:
-    import numpy as np
-    import pandas
     import pyarrow.parquet as pq
-    from numpy.typing import NDArray
 
     from svc.sources.parts import Hive
 
@@ -27,18 +23,6 @@ _REACHES: Final[Mapping[str, Callable[[float, float, float], bool]]] = {
     "eq": lambda low, high, bound: low <= bound <= high,
 }
 """For each comparison, a function (low, high, bound): whether a value between `low` and `high` may satisfy it."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Prefiltered:
-    """The n rows of a source that satisfy a filter, in the source's order, and the number of all its rows.
-
-    `positions`, (n,), has the position of each of these rows in the source.
-    """
-
-    frame: pandas.DataFrame
-    n_rows: int
-    positions: NDArray[np.int64]
 
 
 def row_groups(

@@ -22,7 +22,6 @@ from svc.model.ranking.filter_fields import COMPARE
 from svc.recipe.filter_tree import NUMBER, Filter, either, parse_row_filter
 from svc.sources.base import DataSource
 from svc.sources.csv import WORDS_FOR_NOTHING
-from svc.sources.prefilter import Prefiltered
 
 Flags = NDArray[np.bool_]
 Column = Callable[[str, Any], Flags]
@@ -56,9 +55,9 @@ def fetch_kept(source: DataSource, where: Mapping[str, Any] | None, hide: Mappin
     fetch_where = getattr(source, "fetch_where", None)
     if where is None or fetch_where is None:
         return kept_rows(source.fetch(), where, hide)
-    fetched: Prefiltered = fetch_where(either(hide, where), lambda frame: _is_kept(frame, where, hide))
-    hides = None if hide is None else _evaluate(fetched.frame, hide, "cleansing.hide")
-    return KeptRows(fetched.frame, fetched.positions, fetched.n_rows - len(fetched.frame), hides)
+    frame, positions, n_rows = fetch_where(either(hide, where), lambda batch: _is_kept(batch, where, hide))
+    hides = None if hide is None else _evaluate(frame, hide, "cleansing.hide")
+    return KeptRows(frame, positions, n_rows - len(frame), hides)
 
 
 def kept_rows(frame: pd.DataFrame, where: Mapping[str, Any] | None, hide: Mapping[str, Any] | None = None) -> KeptRows:
