@@ -124,7 +124,7 @@ class Shell:
         subprocess.run(SMALLER, shell=True, cwd=self.folder, check=True)
         recipe = (self.folder / "recipes" / "books.yaml").read_text()
         (self.folder / "etc/svc/recipes/books.yaml").write_text(recipe.replace("../", f"{self.folder}/"))
-        signing_keys = keys.environment["SVC_SIGNING_KEYS"]
+        signing_keys = keys["SVC_SIGNING_KEYS"]
         (self.folder / "etc/svc/train.env").write_text(f"SVC_SIGNING_KEYS={signing_keys}\n")
         (self.folder / "docs").symlink_to(ROOT / "docs")
 
