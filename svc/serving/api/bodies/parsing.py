@@ -22,6 +22,8 @@ _OBJECTS = {"user_features", "item_features", "filter"}
 """The fields of requests that have objects as values."""
 
 _NESTED = frozenset((dict, list))
+SHORT = 16
+"""Longest list whose values are looked at one by one. For longer lists of scalars, a look at all types is faster."""
 AnyBody = TypeVar("AnyBody", bound=BaseModel)
 
 
@@ -156,15 +158,23 @@ def _keys(parsed: BaseModel | Rejected) -> int:
     if "requests" in fields:
         elements: Sequence[BaseModel | Rejected] = vars(parsed)["requests"]
         return len(fields) + sum(_keys(element) for element in elements)
-    return len(fields) + sum(keys_within([vars(parsed)[name]]) for name in fields & _OBJECTS)
+    count = len(fields)
+    for name in fields & _OBJECTS:
+        count += keys_within(vars(parsed)[name])
+    return count
 
 
-def keys_within(values: dict[str, Any] | list[Any]) -> int:
-    """Return the number of keys of an object and of all objects in it, or of all objects in a list."""
-    inner, count = (values.values(), len(values)) if isinstance(values, dict) else (values, 0)
-    if _NESTED.isdisjoint(map(type, inner)):  # saves the look at each value of a long list
-        return count
-    return count + sum([keys_within(value) for value in inner if type(value) in _NESTED])
+def keys_within(value: object) -> int:
+    """Return the number of keys of all objects in a JSON value."""
+    count = 0
+    if isinstance(value, dict):
+        count, value = len(value), value.values()
+    elif not isinstance(value, list) or (len(value) > SHORT and _NESTED.isdisjoint(map(type, value))):
+        return 0
+    for part in value:
+        if type(part) in _NESTED:
+            count += keys_within(part)
+    return count
 
 
 def refuse_repeated_keys(body: bytes) -> None:
