@@ -114,7 +114,7 @@ INCUMBENT_NOT_COMPARABLE = _event("incumbent_not_comparable", "warning", "recipe
 PROMOTION_DECIDED = _event("promotion_decided", "info", "recipe decision mode metric against guardrails")
 """The new model is promoted or refused. With mode `report` a refused model goes live too."""
 PROMOTION_HELD = _event("promotion_held", "warning", "recipe artifact")
-"""`svc rollback --hold` keeps an earlier version live until `svc promote`."""
+"""The new model does not go live: `svc rollback --hold` keeps an earlier one until `svc promote`."""
 VERSION_LOG_LINES_IGNORED = _event("version_log_lines_ignored", "warning", "path count held reason")
 """The newest lines of a version log are invalid. `held` says whether a rollback's hold applies."""
 DATA_LOST_ROWS = _event("rows_dropped", "info", "reason count")
@@ -294,7 +294,7 @@ REQUEST_ANSWERED = _event("request_answered", "info", "method recipe verb status
 REQUESTS_REFUSED = _event("requests_refused", "warning", "code kid count seconds")
 """`count` requests of a key (KEY_NOT_ALLOWED, RATE_LIMITED) or of any client (OVERLOADED) were refused."""
 RECIPE_NOT_FOUND = _event("recipe_not_found", "info", "name")
-"""A request named no registered recipe."""
+"""A request named a recipe that does not exist."""
 AUTH_ANONYMOUS_BYPASS = _event("auth_anonymous_bypass", "debug", "client")
 """A request passed without a key, because no keys are configured."""
 AUTH_ANONYMOUS_BYPASS_FIRST_SEEN = _event("auth_anonymous_bypass_first_seen", "info", "client")
