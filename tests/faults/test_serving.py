@@ -119,7 +119,7 @@ class Server:
     @property
     def last_day(self) -> str:
         """The day on which key `k9` expires, by the policies in force."""
-        return str(datetime.fromtimestamp(self.policies._policies["k9"].expires_at, UTC).date())
+        return str(datetime.fromtimestamp(self.policies._policies["k9"].expires, UTC).date())
 
     @property
     def available(self) -> set[str]:

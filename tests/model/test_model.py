@@ -23,6 +23,7 @@ from svc.model.model import Model
 from svc.model.ranking.query import Query
 from svc.model.recommenders import factors as factors_module
 from svc.model.recommenders.base import Scorer
+from svc.model.recommenders.blend import BlendScorer
 from svc.model.recommenders.dense_weights import DenseWeightsScorer
 from svc.model.recommenders.factor_index import FactorIndex
 from svc.model.recommenders.factors import BPRScorer, IALSScorer, SVDScorer
@@ -73,17 +74,22 @@ def neighbours() -> NeighbourScorer:
 
 
 def scorer_of(family: str) -> Scorer:
-    if family == "ials":
-        return ials()
-    if family == "svd":
-        return SVDScorer(factors(N_USERS), FactorIndex.build(factors(N_ITEMS)))
-    if family == "bpr":
-        return BPRScorer(factors(N_USERS), FactorIndex.build(factors(N_ITEMS, COMPONENTS + 1)))
-    if family == "neighbours":
-        return neighbours()
-    if family == "dense":
-        return DenseWeightsScorer(rng().normal(size=(N_ITEMS, N_ITEMS)).astype(np.float32))
-    return PopularityScorer(np.round(rng().random(N_ITEMS) * 50))
+    match family:
+        case "ials":
+            scorer: Scorer = ials()
+        case "svd":
+            scorer = SVDScorer(factors(N_USERS), FactorIndex.build(factors(N_ITEMS)))
+        case "bpr":
+            scorer = BPRScorer(factors(N_USERS), FactorIndex.build(factors(N_ITEMS, COMPONENTS + 1)))
+        case "neighbours":
+            scorer = neighbours()
+        case "dense":
+            scorer = DenseWeightsScorer(rng().normal(size=(N_ITEMS, N_ITEMS)).astype(np.float32))
+        case "blend":
+            scorer = BlendScorer.of(ials(), [neighbours()], [0.7, 0.3], history(values=False))
+        case _:
+            scorer = PopularityScorer(np.round(rng().random(N_ITEMS) * 50))
+    return scorer
 
 
 def history(*, values: bool) -> History:

@@ -231,7 +231,7 @@ def test_an_interrupt_removes_lock_and_temporary_files(
     def interrupt(*_: object, **__: object) -> None:
         raise Signalled
 
-    monkeypatch.setattr("svc.training.run._Run._final_model", interrupt)
+    monkeypatch.setattr(final_model, "train_final", interrupt)
     loaded = make_recipe(training=small_training())
     assert run(loaded).exit_code == 143
     assert last(log)["event"] == "train_interrupted"

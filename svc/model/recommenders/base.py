@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
@@ -160,7 +161,10 @@ class ItemWeightScorer(Scorer):
 
     def scores_of_users(self, history: History) -> Callable[[int], UserScores]:
         (blocks,) = HistoryBlocks.of(history, self.n_items)
-        return lambda column: UserScores(blocks.sums(self.weights_towards(column)))
+        return partial(self._scores_of_column, blocks)
+
+    def _scores_of_column(self, blocks: HistoryBlocks, column: int) -> UserScores:
+        return UserScores(blocks.sums(self.weights_towards(column)))
 
     def moments_of_users(self, history: History) -> Moments:
         return users.measured_moments(lambda user: self.totals(*profile(Query(1, user), history)), len(history))

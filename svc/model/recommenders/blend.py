@@ -155,26 +155,30 @@ class BlendScorer(Scorer):
         recencies = self.recencies[len(self.weights) - len(self.sums) :] or (None,) * len(self.sums)
         blocks = HistoryBlocks.of(history, self.n_items, recencies)
         of_factors = None if self.factors is None else self.factors.scores_of_users(history)
+        return partial(self._scores_of_column, of_factors, blocks)
 
-        def scores_of_users(column: int) -> UserScores:
-            shares = self._shares()
-            total = np.zeros(shares.shape[1])
-            own_shares = shares[len(shares) - len(self.sums) :]
-            for share, part, histories in zip(own_shares, self.sums, blocks, strict=True):
-                own_sums = histories.sums(part.weights_towards(column))
-                total += np.multiply(own_sums, share, out=own_sums)
-            if self.popularity is not None:
-                total += self.popularity.addends[column]
-            if of_factors is None:
-                return UserScores(total)
-            share, own = shares[0], of_factors(column)
-            exact = own.exact
-            assert exact is not None, "products of float32 are approximate"
-            values = np.multiply(own.values, share, out=own.values)
-            values += total
-            return UserScores(values, np.abs(share) * own.errors, lambda rows: share[rows] * exact(rows) + total[rows])
-
-        return scores_of_users
+    def _scores_of_column(
+        self,
+        of_factors: Callable[[int], UserScores] | None,
+        blocks: Sequence[HistoryBlocks],
+        column: int,
+    ) -> UserScores:
+        shares = self._shares()
+        total = np.zeros(shares.shape[1])
+        own_shares = shares[len(shares) - len(self.sums) :]
+        for share, part, histories in zip(own_shares, self.sums, blocks, strict=True):
+            own_sums = histories.sums(part.weights_towards(column))
+            total += np.multiply(own_sums, share, out=own_sums)
+        if self.popularity is not None:
+            total += self.popularity.addends[column]
+        if of_factors is None:
+            return UserScores(total)
+        share, own = shares[0], of_factors(column)
+        exact = own.exact
+        assert exact is not None, "products of float32 are approximate"
+        values = np.multiply(own.values, share, out=own.values)
+        values += total
+        return UserScores(values, np.abs(share) * own.errors, lambda rows: share[rows] * exact(rows) + total[rows])
 
     def moments_of_users(self, history: History) -> Moments:
         return users.measured_moments(lambda user: self._scores(Query(1, user), history), len(history))

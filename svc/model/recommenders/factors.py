@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -68,25 +69,26 @@ class FactorScorer(Scorer):
         return scan(self.index.layout, vectors, [wanted_of(query, history) for query in queries])
 
     def scores_of_users(self, history: History) -> Callable[[int], UserScores]:  # noqa: ARG002
-        scores_towards = self.scores_towards()
-        return lambda column: scores_towards(self.index.vectors(np.array([column], dtype=np.int32))[0])
+        return partial(self._scores_of_column, self.scores_towards())
+
+    def _scores_of_column(self, scores_towards: Callable[[NDArray[np.float64]], UserScores], column: int) -> UserScores:
+        return scores_towards(self.index.vectors(np.array([column], dtype=np.int32))[0])
 
     def scores_towards(self) -> Callable[[NDArray[np.float64]], UserScores]:
         """Return a function that maps the vector of an item, (K,), to its scores for all training users."""
-        components = self.users.shape[1]
         squares = [np.vecdot(vectors, vectors).max(initial=0.0) for vectors in self._blocks_of_users()]
-        longest = float(np.sqrt(max(squares)))
+        return partial(self._scores_towards, float(np.sqrt(max(squares))))
 
-        def scores_towards(vector: NDArray[np.float64]) -> UserScores:
-            look = product_of_one(vector[:components].astype(np.float32), self.users).astype(np.float64)
-            error = error_bound(len(vector), longest * float(np.linalg.norm(vector)))
-            return UserScores(
-                look + vector[components:].sum(),
-                error,
-                lambda rows: row_sums(_with_bias(self.users[rows], len(vector)) * vector),
-            )
-
-        return scores_towards
+    def _scores_towards(self, longest: float, vector: NDArray[np.float64]) -> UserScores:
+        """Return the scores, with their errors by the norm of the `longest` vector of a user."""
+        components = self.users.shape[1]
+        look = product_of_one(vector[:components].astype(np.float32), self.users).astype(np.float64)
+        error = error_bound(len(vector), longest * float(np.linalg.norm(vector)))
+        return UserScores(
+            look + vector[components:].sum(),
+            error,
+            lambda rows: row_sums(_with_bias(self.users[rows], len(vector)) * vector),
+        )
 
     def moments_of_users(self, history: History) -> Moments:  # noqa: ARG002
         mean, covariance = self.index.moments()

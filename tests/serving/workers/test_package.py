@@ -44,7 +44,7 @@ def load(folder: Path, pack: Any, keys: str = SIGNING_KEYS) -> Loaded:
     return loaded
 
 
-@pytest.mark.parametrize("family", ["svd", "neighbours"])
+@pytest.mark.parametrize("family", ["svd", "neighbours", "blend"])
 def test_a_worker_ranks_users_for_an_item_from_the_shared_summary(tmp_path: Path, family: str) -> None:
     model = made(family)
     prepare(tmp_path, model)

@@ -28,8 +28,8 @@ KEPT_NAMES = 200
 It is above the number of names of every valid object, so validation refuses the object all the same."""
 PIECE_BYTES = 8 * 1024
 """Longest piece of JSON that is parsed in one call, unless its only comma comes later."""
-# So many bytes must have arrived before a piece is parsed. Longer text without a comma is refused. It is longer than
-# six valid strings, even if every character is escaped.
+# So many bytes must have arrived before a piece is parsed, unless the body ends. Longer text without a comma is refused.
+# It is longer than six valid strings, even if every character is escaped.
 AHEAD_BYTES = 768 * 1024
 
 _escape = re.compile(rb"\\.", re.DOTALL)
@@ -90,10 +90,10 @@ class LargeBody:
     def _next_piece(self) -> bytes:
         """Return the next bytes up to a comma, or the rest of the body if it has no further comma."""
         size = PIECE_BYTES
-        while not (end := _cut(bytes(self._received[:size]))) and size < len(self._received):
-            size *= 2
+        while not (end := _cut(bytes(self._received[:size]))) and size < min(len(self._received), AHEAD_BYTES):
+            size = min(2 * size, AHEAD_BYTES)
         self._done = not end
-        if not end and not self._ended:
+        if not end and (not self._ended or len(self._received) > AHEAD_BYTES):
             raise refusal("longer text than any valid request has", "too_long")
         piece = bytes(self._received[: end or None])
         del self._received[: end or None]
