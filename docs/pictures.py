@@ -95,9 +95,9 @@ def _screenshot(page: Any, name: str, **options: Any) -> None:
 
 @contextmanager
 def _shop(folder: Path) -> Iterator[str]:
-    """Train and serve the demo's two recipes under steady requests, and yield the API key.
+    """Train and serve the demo's two recipes, and yield the API key.
 
-    The requests end after 300 s, and both processes end with the block.
+    A second process sends requests for `books`, for at most 300 s. It and the server end with the block.
     """
     import svc
 

@@ -165,7 +165,7 @@ _EXIT_CODES = {
     "3": "Data could not be fetched.",
     "4": "Data or search gave no model, or an unexpected error ended a training (`internal_error`): "
     "[ways out](training.md#failures).",
-    "5": "An artifact cannot be read, trusted, used or written.",
+    "5": "An artifact, export or report cannot be read, trusted, used or written. Also problems found by `svc history --verify`.",
     "6": "Another run holds the lock (`--fail-on-busy`), or `--lock-timeout` ran out.",
     "8": "The environment or the machine is set up wrongly.",
     "9": "`promotion.mode: enforce` refused the trained model: it is written, and not live.",

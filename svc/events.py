@@ -73,7 +73,7 @@ FINAL_MODEL_TRAINED = _event("final_model_trained", "info", "recommender")
 WINNER_MEASURED = _event("winner_measured", "info", "best_class metric score interval n_scored_users n_users lead")
 """The interval of the winner's score and its lead over the next algorithm were computed."""
 COLD_START_PART_TRAINED = _event("cold_start_part_trained", "info", "recommender score bytes")
-"""The best trial with features was trained on all data too, because the winner used none."""
+"""The winner uses no features, so the best trial that does was trained on all data too, to answer for features."""
 FEATURES_INACTIVE = _event("features_inactive", "warning", "reason")
 """No trial learned from features, so requests cannot use them."""
 COLD_START_EVALUATED = _event("cold_start_evaluated", "info", "side metric score popularity_score")

@@ -98,7 +98,7 @@ LATENCY = _metric(
     "svc_v1_request_latency_seconds",
     "histogram",
     "recipe",
-    "Seconds from the head of a request to its answer.",
+    "Seconds from a request's headers to its answer.",
     LATENCY_BUCKETS_S,
 )
 VERB_REQUESTS = _metric(
@@ -108,7 +108,7 @@ VERB_LATENCY = _metric(
     "svc_v1_verb_latency_seconds",
     "histogram",
     "recipe verb",
-    "Seconds from the head of a request to its answer.",
+    "Seconds from a request's headers to its answer.",
     LATENCY_BUCKETS_S,
 )
 BATCH_SIZE = _metric("svc_v1_batch_size", "histogram", "recipe verb", "Elements of a batch.", BATCH_SIZE_BUCKETS)

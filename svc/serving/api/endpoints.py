@@ -140,7 +140,7 @@ RESOURCES = (
         public=False,
         summary="The state of each recipe.",
         response=responses.HealthDetails,
-        unavailable="A recipe has a current load error.",
+        unavailable="A recipe has an error, no model, or no current list of available items.",
     ),
     Endpoint(
         name="list_recipes", path="/v1/recipes", public=False, summary="All recipes.", response=responses.RecipeList

@@ -28,8 +28,8 @@ KEPT_NAMES = 200
 It is above the number of names of every valid object, so validation refuses the object all the same."""
 PIECE_BYTES = 8 * 1024
 """Longest piece of JSON that is parsed in one call, unless its only comma comes later."""
-# So many bytes must have arrived before a piece is parsed, unless the body ends. Longer text without a comma is refused.
-# It is longer than six valid strings, even if every character is escaped.
+# So many bytes must have arrived before a piece is parsed, unless the body ends. Longer text without a comma is
+# refused. It is longer than six valid strings, even if every character is escaped.
 AHEAD_BYTES = 768 * 1024
 
 _escape = re.compile(rb"\\.", re.DOTALL)
