@@ -35,6 +35,14 @@ def test_an_empty_variable_gives_a_warning(tmp_path: Path) -> None:
     assert (warning.code, warning.field, warning.value) == ("variable_empty", "source.path", "SVC_RECIPE_A")
 
 
+def test_a_variable_in_a_query_gives_a_warning(tmp_path: Path) -> None:
+    """Queries go to the database as they stand, so a reference in one is most likely a mistake."""
+    source = {"type": "sql", "dsn_env": "SVC_RECIPE_DSN", "query": "SELECT u, i FROM t"}
+    assert load(tmp_path, {"source": source}).warnings == ()
+    (warning,) = load(tmp_path, {"source": {**source, "query": "SELECT u, i FROM ${SVC_RECIPE_TABLE}"}}).warnings
+    assert (warning.code, warning.field, warning.value) == ("query_not_expanded", "source.query", "query")
+
+
 def test_a_server_needs_no_variables_of_training(tmp_path: Path) -> None:
     """For serving, only the fields that a server uses need their variables. Unknown keys are still refused."""
     more = {"source": {"type": "csv", "path": "${SVC_RECIPE_A}"}, "metric": "${SVC_RECIPE_B}"}

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
 from svc.artifact.keys import development_keys
@@ -107,6 +108,13 @@ def test_the_page_breaks_metrics_down_by_users_and_items(reported: Trained) -> N
     assert everybody["low"] < everybody["value"] < everybody["high"]
     assert f"{everybody['value']:.4f} ({everybody['low']:.4f} to {everybody['high']:.4f})" in page
     assert f"Coverage {rows['all', 'all', 'coverage']['value']:.4f}, novelty" in page
+
+
+def test_the_page_says_how_much_the_most_popular_items_hold(reported: Trained) -> None:
+    """With fewer than 200 items, the most popular 1% are one item."""
+    payload = read_verified(reported.artifact, development_keys(), Settings())[1].payload
+    counts = np.bincount(codec.decode(payload).history.columns)
+    assert f"1% of items hold {counts.max() / counts.sum():.0%} of all interactions" in reported.page
 
 
 @pytest.mark.usefixtures("without_drawing")
