@@ -153,7 +153,8 @@ class _Parser:
     def _kind(self, field: object, operators: object, path: Place) -> str:  # noqa: ARG002 - for filters of rows
         """Return the kind of a field. Raises FilterProblem for a field that is not permitted."""
         if not isinstance(field, str) or field not in self.kinds:
-            raise FilterProblem((*path, _cut(field)), undeclared_field(field, self.kinds), "filter_field")
+            hint = self.kinds and group_hint(field)
+            raise FilterProblem((*path, _cut(field)), hint or undeclared_field(field, self.kinds), "filter_field")
         return self.kinds[field]
 
 
@@ -161,8 +162,6 @@ def undeclared_field(field: object, kinds: Mapping[str, str]) -> str:
     """Return the message for a field that is not in `kinds`, the fields that filters and limits may use."""
     if not kinds:
         return "this recipe declares no item_metadata.filter_fields"
-    if group := group_hint(field):
-        return group
     near = difflib.get_close_matches(str(field)[:256], kinds, n=1, cutoff=0.6)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return f"no filter field has this name; {hint}there are {', '.join(list(kinds)[:20])}"

@@ -184,10 +184,10 @@ class Worker:
 
     def _accept(self, slot: int) -> None:
         """Accept connections from now on, and write the number of open connections to this slot."""
-        self._spread = Spread(memoryview(self._ends.connections).cast("Q"), slot)
-        self._spread.show()
         gc.collect()
         gc.freeze()  # later collections skip the models and all other present objects, so they are shorter
+        self._spread = Spread(memoryview(self._ends.connections).cast("Q"), slot)
+        self._spread.show()
         self._may_accept.set()
 
     def _use_certificate(self, certificate: Certificate) -> None:

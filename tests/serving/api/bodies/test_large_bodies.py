@@ -13,7 +13,7 @@ from pydantic_core import from_json
 
 from svc.errors import ValidationFailed
 from svc.serving.api.bodies import large_bodies
-from svc.serving.api.bodies.large_bodies import AHEAD_BYTES, KEPT_NAMES, MAX_DEPTH, PIECE_BYTES, LargeBody
+from svc.serving.api.bodies.large_bodies import AHEAD_BYTES, KEPT_ITEMS, KEPT_NAMES, MAX_DEPTH, PIECE_BYTES, LargeBody
 from tests.serving.bodies import expected, found, read, several, work
 
 SCALARS = (
@@ -78,7 +78,7 @@ def test_large_and_small_bodies_give_the_same_values(body: bytes) -> None:
 def test_the_result_does_not_depend_on_the_cuts_between_parts(document: bytes) -> None:
     """A document longer than the look-ahead parses to the same values for every size of parts."""
     body = several(document, 3 << 13)
-    with patch.multiple(large_bodies, AHEAD_BYTES=1 << 13, PIECE_BYTES=100):
+    with patch.multiple(large_bodies, AHEAD_BYTES=1 << 13, PIECE_BYTES=100, KEPT_ITEMS=10**6):
         for step in (1, 777, 1 << 16):
             assert found(body, step=step) == expected(body)
 
@@ -198,8 +198,30 @@ def test_a_long_object_keeps_enough_names_to_be_refused() -> None:
     first, second, third = read(body)["requests"]
     assert KEPT_NAMES <= len(first) <= KEPT_NAMES + PIECE_BYTES // 8
     assert list(first.values())[-1] == [19_999]
-    assert second == {"a": [0] * 20_000}
+    assert second["a"][:KEPT_ITEMS] == [0] * KEPT_ITEMS
     assert third == {"a": 1}
+
+
+def test_a_long_list_keeps_its_length_and_enough_values_to_be_refused() -> None:
+    """Later values become None, so that a body of short texts takes no memory of many times its size."""
+    texts = [f"{n:07}" for n in range(100_000)]
+    found = read(b'{"a":["%b"]}' % '","'.join(texts).encode(), 1 << 16)["a"]
+    assert len(found) == len(texts) and found[:KEPT_ITEMS] == texts[:KEPT_ITEMS]
+    assert found.count(None) > len(texts) - KEPT_ITEMS - 2 * PIECE_BYTES / len('"0000000",') - len(texts) / 500
+
+
+def test_a_piece_ends_at_the_first_comma_behind_a_long_text() -> None:
+    """The many values behind it are parsed in other pieces."""
+    large = LargeBody()
+    large.feed(b'{"a":["%b",%b' % (b"x" * 400_000, b"{}," * 90_000))
+    large.work()
+    assert len(large._received) == 3 * 90_000
+
+
+@pytest.mark.parametrize("brackets", [b"[" * 99_000 + b"]" * 99_000, b"[" * 99_000, b"[{" * 40_000])
+def test_more_brackets_than_a_piece_may_have_are_refused(brackets: bytes) -> None:
+    """They are refused before they are matched, which would take a tenth of a second."""
+    assert kind(b'{"a":%b}' % brackets) == (["body"], "json_invalid")
 
 
 @pytest.mark.parametrize(
@@ -284,6 +306,7 @@ def test_a_step_parses_one_piece(body: bytes, monkeypatch: pytest.MonkeyPatch) -
     """The next step continues after it."""
     monkeypatch.setattr(large_bodies, "PIECE_BYTES", 100)
     monkeypatch.setattr(large_bodies, "KEPT_NAMES", 20_000)
+    monkeypatch.setattr(large_bodies, "KEPT_ITEMS", 20_000)
     large = LargeBody()
     large.feed(body)
     large.end()
