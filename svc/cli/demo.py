@@ -112,7 +112,7 @@ def _keys(path: Path) -> dict[str, str]:
     keys = dict(line.split("=", 1) for line in path.read_text(encoding="utf-8").splitlines() if "=" in line)
     for name in ("SVC_SIGNING_KEYS", "DEMO_API_KEYS", "DEMO_API_KEY"):
         if name not in keys:
-            raise ConfigError(f"{path} lacks {name}: delete the file to get new keys")
+            raise ConfigError(f"{path} lacks {name}: name another folder, or delete {path.parent} to get a new demo")
     return keys
 
 

@@ -53,7 +53,7 @@ _EXIT_CODE, _ENDED, _SECONDS, _SUCCESS, _PROMOTIONS = TRAINING_METRICS
 _DECISIONS = ("promoted", "refused")
 _SUCCESSFUL = (0, 9)
 """Exit codes of successful trainings. With 9 the artifact was written, but it was refused and is not live."""
-_SAMPLE = re.compile(r"^([a-z_]+)\{([^}\n]*)\} ([0-9.]+)$", re.MULTILINE)
+_SAMPLE = re.compile(r"^([a-z_]+)\{([^}\n]*)\} ([0-9]+(?:\.[0-9]+)?)$", re.MULTILINE)
 
 
 def check_metrics_file(path: Path) -> None:

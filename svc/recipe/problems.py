@@ -6,6 +6,7 @@ The value is shown as written in the file, so the value of a variable never appe
 from __future__ import annotations
 
 import difflib
+import json
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
@@ -58,13 +59,13 @@ PATTERNS_IN_WORDS: Mapping[str, str] = {
     DSN_PATTERN: "must be the name of a variable that begins with SVC_RECIPE_",
 }
 _WRITTEN_OUT: Mapping[type[BaseModel], str] = {
-    Split: "{{'scheme': {!r}}}",
-    Promotion: "{{'mode': {!r}}}",
-    Output: "{{'path': {!r}}}",
-    SourceSpec: "{{'type': 'csv', 'path': {!r}}}",
-    TimeDecay: "{{'half_life': {!r}}}",
-    ItemMetadata: "{{'source': {{'type': 'csv', 'path': {!r}}}, 'id_column': 'item_id', 'fields': ['title']}}",
-    FilterField: "{{'name': {!r}, 'kind': 'categorical'}}, or with kind multi_label or numerical",
+    Split: "{{'scheme': {}}}",
+    Promotion: "{{'mode': {}}}",
+    Output: "{{'path': {}}}",
+    SourceSpec: "{{'type': 'csv', 'path': {}}}",
+    TimeDecay: "{{'half_life': {}}}",
+    ItemMetadata: "{{'source': {{'type': 'csv', 'path': {}}}, 'id_column': 'item_id', 'fields': ['title']}}",
+    FilterField: "{{'name': {}, 'kind': 'categorical'}}, or with kind multi_label or numerical",
 }
 """The full form of each block that users often shorten to its main value, as YAML that is a Python expression too."""
 _BOOST = "a boost names its items by a filter: {filter: {genres: {any: [Drama]}}, factor: 2}"
@@ -276,15 +277,20 @@ def _way_out(kind: str, value: Any, model: type[BaseModel] | None) -> str:
         return ""
     text = redact_text(str(value))[:_MAX_SHOWN]
     if kind == "tuple_type":
-        return f"; write [{text if isinstance(value, int | float) else repr(text)}]"
+        return f"; write [{text if isinstance(value, int | float) else _quoted(text)}]"
     if kind == "model_type" and model is not None and model in _WRITTEN_OUT:
-        return f"; write {_WRITTEN_OUT[model].format(_main_value(text, model))}"
+        return f"; write {_WRITTEN_OUT[model].format(_quoted(_main_value(text, model)))}"
     if kind == "dict_type" and re.search("[<=>]", text):
         return "; write a filter as {'rating': {'gte': 4}}"
     if kind == "literal_error" and (ranked := _RANKED.fullmatch(text)):
         return f"; write `metric: {ranked[1]}` and `training.cutoff: {ranked[2]}`"
     duration = _DURATION.fullmatch(text.lower()) if kind == "string_pattern_mismatch" else None
     return "" if duration is None else f"; did you mean {duration[1]}{duration[2]}?"
+
+
+def _quoted(text: str) -> str:
+    """Return `text` in quotes that YAML and Python read alike."""
+    return repr(text) if repr(text)[1:-1] == text else json.dumps(text, ensure_ascii=False)
 
 
 def _main_value(text: str, model: type[BaseModel]) -> str:

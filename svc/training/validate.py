@@ -212,7 +212,8 @@ def _probe_source(spec: SourceSpec, context: SourceContext, check_frame: FrameCh
     frame = yield from _probe_and_sample(build_source(spec, context))
     if frame is None:
         return
-    for name in sorted(context.text_columns):
+    ids = (context.columns or ())[: 2 if context.purpose == "interactions" else 1]  # the ids come first
+    for name in ids:
         floats = filter(is_float_text, frame[name].cat.categories)
         yield from (f"warning: {float_text(name, value)}" for value in itertools.islice(floats, 1))
     if check_frame is not None:

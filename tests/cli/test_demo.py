@@ -120,7 +120,7 @@ def test_a_second_demo_keeps_the_keys(tmp_path: Path, capsys: pytest.CaptureFixt
     (folder / "keys.env").write_text(keys.replace("DEMO_API_KEY=", "OTHER="))
     capsys.readouterr()
     assert run(["demo", "--files-only", "--folder", str(folder)]) == 8
-    assert "keys.env lacks DEMO_API_KEY: delete the file" in json.loads(capsys.readouterr().err)["error"]
+    assert "keys.env lacks DEMO_API_KEY: name another folder" in json.loads(capsys.readouterr().err)["error"]
 
 
 class Child:

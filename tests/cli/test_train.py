@@ -51,6 +51,8 @@ def test_a_failure_keeps_the_time_of_the_last_success(tmp_path: Path) -> None:
     first = values(path)
     assert first.keys() == {metric.name for metric in TRAINING_METRICS} - {"svc_promotion_total"}
     assert (first["svc_train_last_exit_code"], first["svc_train_last_duration_seconds"]) == (0, 12.5)
+    with path.open("a") as file:
+        file.write('other{recipe="books"} 1.2.3\n')  # what another program wrote does not matter
     write_metrics_file(path, "books", 4, 1)
     second = values(path)
     assert second["svc_train_last_exit_code"] == 4

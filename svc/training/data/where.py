@@ -55,9 +55,18 @@ def fetch_kept(source: DataSource, where: Mapping[str, Any] | None, hide: Mappin
     fetch_where = getattr(source, "fetch_where", None)
     if where is None or fetch_where is None:
         return kept_rows(source.fetch(), where, hide)
-    frame, positions, n_rows = fetch_where(either(hide, where), lambda batch: _is_kept(batch, where, hide))
-    hides = None if hide is None else _evaluate(frame, hide, "cleansing.hide")
-    return KeptRows(frame, positions, n_rows - len(frame), hides)
+    hides = [np.empty(0, dtype=bool)]
+
+    def keep(batch: pd.DataFrame) -> Flags:
+        kept = _evaluate(batch, where, "cleansing.where")
+        if hide is not None:
+            hidden = _evaluate(batch, hide, "cleansing.hide")
+            kept |= hidden
+            hides.append(hidden[kept])
+        return kept
+
+    frame, positions, n_rows = fetch_where(either(hide, where), keep)
+    return KeptRows(frame, positions, n_rows - len(frame), None if hide is None else np.concatenate(hides))
 
 
 def kept_rows(frame: pd.DataFrame, where: Mapping[str, Any] | None, hide: Mapping[str, Any] | None = None) -> KeptRows:
@@ -66,6 +75,7 @@ def kept_rows(frame: pd.DataFrame, where: Mapping[str, Any] | None, hide: Mappin
     Both filters have already been validated. Raise DataSourceError if `frame` lacks a column, and RowFilterMismatch if
     a value cannot be compared.
     """
+    frame = frame.reset_index(drop=True)  # errors count rows by the index, and a plug-in may return any
     hides = None if hide is None else _evaluate(frame, hide, "cleansing.hide")
     if where is None:
         return KeptRows(frame, hides=hides)
@@ -79,12 +89,6 @@ def kept_rows(frame: pd.DataFrame, where: Mapping[str, Any] | None, hide: Mappin
             satisfying[name] = satisfying[name].cat.remove_unused_categories()
     n_dropped = len(keep) - len(positions)
     return KeptRows(satisfying, positions, n_dropped, None if hides is None else hides[positions])
-
-
-def _is_kept(frame: pd.DataFrame, where: Mapping[str, Any], hide: Mapping[str, Any] | None) -> Flags:
-    """Return whether each row satisfies `where` or `hide`, (n,)."""
-    keep = _evaluate(frame, where, "cleansing.where")
-    return keep if hide is None else keep | _evaluate(frame, hide, "cleansing.hide")
 
 
 def _evaluate(frame: pd.DataFrame, tree: Mapping[str, Any], key: str) -> Flags:

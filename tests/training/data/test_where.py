@@ -90,6 +90,15 @@ def test_a_value_that_cannot_be_compared_is_named(values: Any, where: dict[str, 
     assert f"data row {row}," in caught.value.message
 
 
+@pytest.mark.parametrize("index", [["x", "y"], [7, 7], pd.to_datetime(["2026-01-01", "2026-01-02"])])
+def test_errors_count_the_rows_of_any_index(index: Any) -> None:
+    """A plug-in may return a frame with an index of its own."""
+    frame = pd.DataFrame({"r": ["3", "bad"]}, index=index)
+    with pytest.raises(RowFilterMismatch) as caught:
+        kept_rows(frame, {"r": {"gte": 1}})
+    assert caught.value.fields["row"] == 2
+
+
 def test_exists_applies_to_columns_of_any_type() -> None:
     """`exists` compares no values, so it cannot fail."""
     assert kept_rows(pd.DataFrame({"c": [1.5, None]}), {"c": {"exists": True}}).n_dropped == 1

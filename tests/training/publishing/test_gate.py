@@ -14,7 +14,7 @@ from svc.artifact.store import read_verified
 from svc.artifact.versions import Versions
 from svc.recipe.schema import Promotion
 from svc.settings import Settings
-from svc.training.publishing.gate import refusal, warn_of_tight_bound
+from svc.training.publishing.gate import check_guardrails, refusal, warn_of_tight_bound
 from tests.training.judging.gated import ENFORCE, OUTPUT, Make, header, live, records_of, run, training
 
 
@@ -159,6 +159,23 @@ def test_a_model_that_is_too_slow_is_refused(make_recipe: Make, monkeypatch: pyt
     assert run(make_recipe(output=OUTPUT, promotion=wider, training=training())).exit_code == 0
     history = Versions(make_recipe(output=OUTPUT).output_uri, development_keys(), Settings()).history()
     assert [version.rank_ms for version in history[:2]] == [6.0, 6.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "bound", "candidate", "passes"),
+    [
+        ("n_users", {"min_relative_change": -0.5}, 50, True),
+        ("n_users", {"min_relative_change": -0.5}, 49, False),
+        ("catalog_coverage", {"min_relative_change": 0.25}, 125, True),
+        ("catalog_coverage", {"min_relative_change": 0.25}, 124, False),
+        ("rank_ms", {"max_relative_change": 0.5}, 150, True),
+        ("rank_ms", {"max_relative_change": 0.5}, 151, False),
+    ],
+)
+def test_a_change_equal_to_its_bound_passes(name: str, bound: dict[str, float], candidate: int, passes: bool) -> None:
+    """Guardrails refuse only what lies beyond the bound."""
+    rules = Promotion.model_validate({"mode": "enforce", "guardrails": {name: bound}})
+    assert check_guardrails({name: (candidate, 100)}, rules)[name]["passed"] is passes
 
 
 def test_the_decision_is_in_the_signed_header(make_recipe: Make, tmp_path: Path) -> None:
