@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from svc.recipe.algorithms import ALGORITHMS, DEFAULT_ALGORITHMS, FEATURE_AWARE, canonical_name
+from svc.recipe.algorithms import ALGORITHMS, DEFAULT_ALGORITHMS, FEATURE_AWARE, TUNED, canonical_name
 
 
 @given(name=st.sampled_from(ALGORITHMS), suffix=st.booleans(), data=st.data())
@@ -29,3 +29,27 @@ def test_default_algorithms_are_known() -> None:
     """The default list has known names only, and one algorithm that learns from features."""
     assert set(DEFAULT_ALGORITHMS) <= set(ALGORITHMS)
     assert FEATURE_AWARE in DEFAULT_ALGORITHMS
+
+
+LIMITS = """
+BPRFM: item_alpha [1e-12, 1e+12], n_components [1, 8192], user_alpha [1e-12, 1e+12]
+CosineKNN: shrinkage [0, 1e+12], top_k [1, 1e+06]
+DenseSLIM: reg [1e-12, 1e+12]
+EDLAE: dropout_p [0, 0.999], reg [1e-12, 1e+12], top_k [1, 1e+06]
+IALS: alpha0 [1e-12, 1e+12], lambda_item_feature [1e-12, 1e+12], lambda_user_feature [1e-12, 1e+12],
+  n_components [1, 8192], reg [1e-12, 1e+12]
+RP3beta: alpha [0, 10], beta [0, 10], top_k [1, 1e+06]
+SLIM: alpha [1e-12, 1e+12], l1_ratio [0, 1], top_k [1, 1e+06]
+Transitions: max_steps [1, 20], source_exponent [0, 1], target_exponent [0, 1], top_k [10, 2000]
+TruncatedSVD: n_components [1, 8192]
+"""
+
+
+def test_search_spaces_have_the_limits_of_every_number() -> None:
+    """A recipe may bound parameters within these limits."""
+    lines = []
+    for algorithm, parameters in sorted(TUNED.items()):
+        numbers = {name: tuned for name, tuned in sorted(parameters.items()) if not tuned.choices}
+        limits = ", ".join(f"{name} [{tuned.low:g}, {tuned.high:g}]" for name, tuned in numbers.items())
+        lines += [f"{algorithm.removesuffix('Recommender')}: {limits}"] if limits else []
+    assert " ".join(lines).split() == LIMITS.split()

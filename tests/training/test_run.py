@@ -57,6 +57,9 @@ def test_a_run_emits_every_event_in_order_with_its_fields(make_recipe: Make, log
     assert run(make_recipe()).exit_code == 0
     names = [record["event"] for record in log]
     assert [name for name in names if name in ORDER] == ORDER
+    written = next(record for record in log if record["event"] == "artifact_written")
+    assert (written["versioning"], written["kid"]) == ("always_overwrite", "dev")
+    assert Path(written["artifact"]).stat().st_size == written["artifact_bytes"] > written["payload_bytes"] > 0
     for record in log:
         assert set(events.EVENTS[record["event"]].fields) <= set(record), record["event"]
 

@@ -422,6 +422,18 @@ async def test_a_change_for_training_only_loads_no_model() -> None:
         assert [record["reload"] for record in world.said("recipe_changed")] == [False]
 
 
+async def test_a_changed_recipe_in_another_file_has_that_file() -> None:
+    """Its model is not loaded again."""
+    world = World("a")
+    async with world.running():
+        moved = dataclasses.replace(world.folder.files.pop("a.yaml"), text="n_trials: 3")
+        world.folder.files["b.yaml"] = moved
+        await ticks(2)
+        entry = world.registry.get("a")
+        assert entry is not None and entry.file == "b.yaml"
+        assert world.loader.loads == [("a", "v1")]
+
+
 async def test_a_recipe_that_stops_parsing_keeps_its_model_until_it_parses_again() -> None:
     """Health shows the error while the file is invalid."""
     world = World("a")
