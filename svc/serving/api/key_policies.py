@@ -106,7 +106,13 @@ class KeyPolicy(BaseModel):
 
     @cached_property
     def _names(self) -> re.Pattern[str]:
-        return _names(self.recipes or [])
+        """Matches the names of recipes that the key may use, and no name if `recipes` is empty.
+
+        In `recipes`, `*` stands for any characters and `?` for one character.
+        """
+        # `fnmatch` translates `*` to an expression without backtracking, so no name that a client invents takes long.
+        any_of = "|".join(fnmatch.translate(pattern) for pattern in self.recipes or ())
+        return re.compile(rf"\A(?:{any_of})" if any_of else r"(?!)")
 
     def may_ask(self, recipe: str) -> bool:
         """Return True if the policy permits recipes of this name. Such a recipe need not exist."""
@@ -120,16 +126,6 @@ class KeyPolicy(BaseModel):
             return False
         verb = endpoint.policy_verb
         return not verb or self.verbs is None or verb in self.verbs
-
-
-def _names(patterns: list[str]) -> re.Pattern[str]:
-    """Return a regular expression for the names that match at least one pattern. For an empty list it matches nothing.
-
-    In a pattern, `*` stands for any characters and `?` for one character.
-    """
-    # `fnmatch` translates `*` to an expression without backtracking, so no name that a client invents takes long.
-    any_of = "|".join(fnmatch.translate(pattern) for pattern in patterns)
-    return re.compile(rf"\A(?:{any_of})" if any_of else r"(?!)")
 
 
 def parse_policies(data: bytes, where: str) -> dict[str, KeyPolicy]:

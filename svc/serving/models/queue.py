@@ -318,9 +318,10 @@ class Queue:
     async def _give_out(self, pending: list[PendingQuery], outcomes: list[Outcome]) -> None:
         """Store the outcomes, and wake a few requests in each turn of the event loop."""
         woken = 0
-        for (caller, position, *_), outcome in zip(pending, outcomes, strict=False):
+        for question, outcome in zip(pending, outcomes, strict=False):
+            caller = question.caller
             was_done = caller.done.is_set()
-            caller.give(position, outcome)
+            caller.give(question.position, outcome)
             woken += not was_done and caller.done.is_set()
             if woken >= (ANSWERED_WHILE_OTHERS_WAIT if self else ANSWERED_A_TURN):
                 woken = 0

@@ -58,10 +58,8 @@ def fetch_kept(source: DataSource, where: Mapping[str, Any] | None, hide: Mappin
     hides = [np.empty(0, dtype=bool)]
 
     def keep(batch: pd.DataFrame) -> Flags:
-        kept = _evaluate(batch, where, "cleansing.where")
-        if hide is not None:
-            hidden = _evaluate(batch, hide, "cleansing.hide")
-            kept |= hidden
+        kept, hidden = _select(batch, where, hide)
+        if hidden is not None:
             hides.append(hidden[kept])
         return kept
 
@@ -76,12 +74,9 @@ def kept_rows(frame: pd.DataFrame, where: Mapping[str, Any] | None, hide: Mappin
     a value cannot be compared.
     """
     frame = frame.reset_index(drop=True)  # errors count rows by the index, and a plug-in may return any
-    hides = None if hide is None else _evaluate(frame, hide, "cleansing.hide")
+    keep, hides = _select(frame, where, hide)
     if where is None:
         return KeptRows(frame, hides=hides)
-    keep = _evaluate(frame, where, "cleansing.where")
-    if hides is not None:
-        keep |= hides
     positions = np.flatnonzero(keep)
     satisfying = frame.iloc[positions].reset_index(drop=True)
     for name in satisfying.columns:
@@ -89,6 +84,18 @@ def kept_rows(frame: pd.DataFrame, where: Mapping[str, Any] | None, hide: Mappin
             satisfying[name] = satisfying[name].cat.remove_unused_categories()
     n_dropped = len(keep) - len(positions)
     return KeptRows(satisfying, positions, n_dropped, None if hides is None else hides[positions])
+
+
+def _select(
+    frame: pd.DataFrame, where: Mapping[str, Any] | None, hide: Mapping[str, Any] | None
+) -> tuple[Flags, Flags | None]:
+    """Return whether each row satisfies `where` or `hide`, (n,), and whether it satisfies `hide`, (n,), if it is given.
+
+    Without `where`, all rows count as satisfying.
+    """
+    hidden = None if hide is None else _evaluate(frame, hide, "cleansing.hide")
+    kept = np.ones(len(frame), dtype=np.bool_) if where is None else _evaluate(frame, where, "cleansing.where")
+    return kept if hidden is None else kept | hidden, hidden
 
 
 def _evaluate(frame: pd.DataFrame, tree: Mapping[str, Any], key: str) -> Flags:

@@ -1,8 +1,8 @@
 """An incremental parser of JSON bodies of many MiB, which parses them in short pieces while they arrive.
 
 Parsing a large body in one call would block the event loop, and so would freeing the memory of the whole text at once.
-A regular expression finds pieces that end at a comma outside of strings. `pydantic_core.from_json` parses each piece
-between brackets for the lists and objects that are open before and after it. Small bodies are parsed by pydantic too,
+A piece ends at a comma outside of strings. `pydantic_core.from_json` parses each piece between brackets for the lists
+and objects that are open before and after it. Small bodies are parsed by pydantic too,
 so small and large bodies accept the same JSON.
 """
 
@@ -18,7 +18,7 @@ from svc.serving.api.bodies.hints import NOT_AN_OBJECT
 from svc.serving.api.bodies.parsing import keys_within, refusal, refuse_repeated_keys, repeated
 
 # These two bounds limit the memory of a parsed body. However short its text is, a list or object takes about 220 bytes
-# of memory, and each other value about 32 bytes.
+# of memory, and a number about 32 bytes.
 MAX_CONTAINERS = 100_000
 MAX_VALUES = 1_000_000
 MAX_DEPTH = 200  # the limit of pydantic's parser

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from pydantic_core import from_json
 
 from svc.errors import ValidationFailed
-from svc.serving.api.bodies import large_bodies
+from svc.recipe.training_schema import MAX_DIMENSIONS
+from svc.serving.api.bodies import fields, large_bodies
 from svc.serving.api.bodies.large_bodies import AHEAD_BYTES, KEPT_ITEMS, KEPT_NAMES, MAX_DEPTH, PIECE_BYTES, LargeBody
+from svc.serving.api.bodies.requests import RecommendRequest, RelatedRequest, UsersRequest
 from tests.serving.bodies import expected, found, read, several, work
 
 SCALARS = (
@@ -200,6 +202,15 @@ def test_a_long_object_keeps_enough_names_to_be_refused() -> None:
     assert list(first.values())[-1] == [19_999]
     assert second["a"][:KEPT_ITEMS] == [0] * KEPT_ITEMS
     assert third == {"a": 1}
+
+
+def test_no_valid_list_or_object_is_as_long_as_the_kept_part() -> None:
+    """So an object or list that loses members is refused in any case."""
+    lists = {name: value for name, value in vars(fields).items() if name.startswith("MAX_") and "CHAR" not in name}
+    assert max(MAX_DIMENSIONS, *lists.values()) < KEPT_ITEMS
+    requests = (RecommendRequest, RelatedRequest, UsersRequest)
+    names = (fields.MAX_FEATURES, fields.MAX_FEATURE_ITEMS, *(len(one.model_fields) for one in requests))
+    assert max(names) < KEPT_NAMES
 
 
 def test_a_long_list_keeps_its_length_and_enough_values_to_be_refused() -> None:
