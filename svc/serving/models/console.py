@@ -151,7 +151,10 @@ MOST = 100
 """Most versions that `read_versions` returns."""
 
 ReadVersions = Callable[[str], dict[str, Any]]
-"""A function that returns `read_versions` for the name of a recipe. Raises LookupError for an unknown name."""
+"""A function that returns the result of `read_versions` for the recipe of a given name.
+
+Raises LookupError for an unknown name.
+"""
 
 
 def read_versions(recipe: LoadedRecipe, keys: SigningKeys, settings: Settings) -> dict[str, Any]:

@@ -267,7 +267,11 @@ class Lane:
         return caller.rankings()
 
     def _may_score_here(self, queries: Sequence[Query], *, alone: bool) -> bool:
-        """Return True if the queries may be scored on the event loop: they are cheap, and no other request waits."""
+        """Return True if the queries may be scored on the event loop.
+
+        They must be cheap, with no single cheap request waiting and no call of cheap queries running in a thread. A
+        batch must also be `alone`. A single query that is not `alone` must take less than INLINE_BESIDE_OTHERS_S.
+        """
         if self._busy or self._cheap.singles or not (alone or len(queries) == 1):
             return False
         return self._are_cheap(queries) and (alone or self._costs.measured_s(1) < INLINE_BESIDE_OTHERS_S)
