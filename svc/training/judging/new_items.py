@@ -1,13 +1,14 @@
 """Measure the effect of `serving.new_items`: how often users get new items that they choose, and what known items lose.
 
-In each fold of coldstart.py, a tenth of the items is removed from the training part of the split, and the model is
-trained on the rest. It then ranks the removed items as new ones, by their features, among all known items. This is done
-for at most SAMPLE_USERS validation users in each fold. A page is the list of items recommended to a user. It has the
-length of the recipe's cutoff, and obeys `max_share` and `min_share` of `serving.new_items`.
+In each fold of coldstart.py, a tenth of the items, but at most MOST_IDS, is removed from the training part of the
+split, and the model is trained on the rest. The model then ranks the removed items as new items, by their features,
+among all known items. This is done for at most SAMPLE_USERS validation users in each fold. A page is the list of items
+recommended to a user. It has the length of the recipe's cutoff, and obeys `max_share` and `min_share` of
+`serving.new_items`.
 
 A ranking by popularity alone never shows a new item, because no user has chosen it. So the baseline gives each user as
-many new items as the model does, but those of highest popularity by their features (see `popularity_of_unseen`). They
-are the first ones of one list for all users, and a random choice if features do not help.
+many new items as the model does, from the top of one list that all users share. The list is ordered by the popularity
+of the items' features (see `popularity_of_unseen`), with ties in random order.
 """
 
 from __future__ import annotations

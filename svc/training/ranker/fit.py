@@ -75,10 +75,9 @@ class FittedWeights(NamedTuple):
 def fit(pages: Pages, *, seed: int) -> FittedWeights:
     """Return the weights with the least loss, with an L2 chosen by cross-validation over pages.
 
-    The weights for a part of the pages are fitted on the other parts. Their L2 is the one with the least loss on the
-    other parts in the same cross-validation, because a nested one took three times as long. These losses are those of
-    weights that were fitted on the part too. So a part slightly influences the L2 of its own weights, and nothing else
-    in them.
+    For each part of the pages, weights are fitted on the other parts. Their L2 is the value with the least loss summed
+    over these other parts. The weights behind these losses were also fitted on the part itself, so the part slightly
+    influences the L2 of its own weights. A nested cross-validation would avoid this, but took three times as long.
 
     All weights are 0 if no page has a chosen item.
     """

@@ -130,9 +130,9 @@ def _course(trials: Iterable[FrozenTrial], name: str) -> list[float]:
 
 
 def _has_stalled(course: Sequence[float], n_trials: int) -> bool:
-    """Return whether the last `n_trials` scores of `course` have not raised the best of the scores before by _A_GAIN.
+    """Return whether the best score of `course` is still below _A_GAIN times the best score before the last `n_trials`.
 
-    Return False if there are no scores before.
+    Return False if there are no earlier scores.
     """
     before = course[:-n_trials]
     return bool(before) and max(course) < _A_GAIN * max(before)

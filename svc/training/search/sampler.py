@@ -299,7 +299,9 @@ def _copy(trial: FrozenTrial) -> FrozenTrial:
 STEP = 0.2
 """Distance from the best position to the next one, on a side without evaluated positions."""
 _CLOSEST = 0.02
-"""Positions closer to each other than this count as equal."""
+"""If the peak of the parabola is closer than this to an evaluated position, the middle of the wider gap is evaluated
+instead.
+"""
 
 
 def next_position(scores: Mapping[float, float], running: Sequence[float], *, upwards_first: bool) -> float:
