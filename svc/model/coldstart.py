@@ -46,7 +46,9 @@ Matrix = NDArray[np.float64]
 Against = tuple[Matrix, Matrix]
 """Item vectors of dislikes, (B, D, K), and their weights: (B, D), or (D,) for a single user."""
 DENSE_FEATURES = 64
-"""Longer feature vectors are multiplied by their non-zero entries only."""
+"""Longest feature vectors that are multiplied by the weights as dense arrays. For longer ones, only the non-zero
+entries are multiplied.
+"""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
