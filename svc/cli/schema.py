@@ -61,7 +61,10 @@ def json_schema() -> dict[str, Any]:
 
 
 def _name_bounds(schema: Any) -> Any:
-    """Return a part of a schema with JSON Schema's keywords for bounds, where pydantic leaves those of its own."""
+    """Replace pydantic's names for bounds by JSON Schema's keywords in a part of a schema.
+
+    For example, `ge` becomes `minimum`.
+    """
     if isinstance(schema, list):
         return [_name_bounds(value) for value in schema]
     if not isinstance(schema, dict):
