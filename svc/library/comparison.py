@@ -157,8 +157,10 @@ def _by_name(candidates: Sequence[Any] | Mapping[str, Any]) -> dict[str, Mapping
 def _blocks(candidate: Any) -> tuple[str, Mapping[str, Any]]:
     """Return the name and the recipe blocks of one candidate.
 
-    A result of `svc.train` is named by its best class. A dict without a name is named by its algorithms, or "" if it
-    lists none. Raises UsageError for any other value, and RecipeError.
+    A recipe file has the name that it declares, and a result of `svc.train` that of its best class. A dict has its
+    `name`, or else the names of its algorithms, or "" if it lists none.
+
+    Raises UsageError for a candidate of another type, and RecipeError for an invalid recipe.
     """
     if isinstance(candidate, TrainResult):
         recipe: Mapping[str, Any] = candidate.header["recipe"]
