@@ -64,7 +64,8 @@ def empty(schema: pa.Schema) -> pa.Table:
 def expanded_bytes(column: pa.Array | pa.ChunkedArray) -> int:
     """Return the bytes that a column takes after its dictionaries are decoded. A repeated value counts each time.
 
-    A dictionary of values that are neither text nor binary counts only its codes. Arrow reads none from Parquet files.
+    If the values of a dictionary are neither text nor binary, only its codes are counted. Arrow creates no such
+    dictionaries when it reads Parquet files.
     """
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
     return sum(_expanded_bytes(chunk) for chunk in chunks)

@@ -152,9 +152,11 @@ class ParquetSource:
     def _begin(
         self, part: Part, data_file: DataFile, builder: TableBuilder, *, buffer_bytes: int = 0
     ) -> tuple[pq.ParquetFile, list[str]]:
-        """Open the file, start it in `builder`, and return it with the columns to read.
+        """Open the file, tell `builder` that the next batches come from it, and return it with the columns to read.
 
         With bounds, first check the size of the whole file (see `_check_size`). `buffer_bytes` 0 means no buffer.
+
+        Raises DataSourceError if a wanted column is missing, or if the columns do not fit those of earlier files.
         """
         file = pq.ParquetFile(data_file.file)
         columns = self._columns(file, data_file, part.hive)
