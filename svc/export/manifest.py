@@ -87,8 +87,10 @@ def merge(output: str, count: int | None, settings: Settings) -> MergedManifest:
     No rows are copied. `count` is the number of shards. If it is None, it is read from the names of the manifests
     beside `output`.
 
-    Raises ExportIncomplete, and writes nothing, if a part is missing, damaged, or of another model or request. Raises
-    UsageError if these names have several counts or a web server has them, ArtifactReadError and ArtifactWriteError.
+    Raises ExportIncomplete, and writes nothing, if a part is missing, damaged, or of another model or request. If
+    `count` is None, raises UsageError if the names give several counts, or if the output is on a web server, which
+    lists no files. Raises ArtifactReadError if the folder cannot be listed, and ArtifactWriteError if the manifest
+    cannot be written.
     """
     format_of(output)
     folder, name = open_folder(output, settings)

@@ -31,7 +31,10 @@ from svc.settings import Settings
 from svc.sources.files import HashingFile
 
 AHEAD = 2
-"""Number of chunks for each thread that may wait to be written. Two keep the thread busy in constant memory."""
+"""Most chunks per thread that are submitted or scored but not yet written.
+
+Two keep every thread busy, and the memory stays bounded.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
