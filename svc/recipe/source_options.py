@@ -88,7 +88,7 @@ class Located(Block):
 
 
 class FileOptions(Located):
-    """The address of a file, and its expected digest."""
+    """The address of a file, folder or pattern. Only a single file may have an expected digest."""
 
     path: Name = Field(
         description="A file, folder or pattern: local (relative to the recipe), file://, s3://, gs://, az://, "
