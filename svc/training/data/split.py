@@ -21,40 +21,20 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from scipy import sparse
 
+from svc.recipe.training_schema import Split
 from svc.training.data.interactions import HiddenRows, Interactions
 from svc.training.data.stable_sort import stable_order
 from svc.training.data.weights import by_pair, distinct_pairs, in_single_precision
 
 Flags = NDArray[np.bool_]
-Scheme = Literal["random", "time_user", "time_global", "leave_one_out"]
 _SLACK = 1e-9  # 0.29 × 100 is 28.999999999999996 in floating point and must still hold out 29
-
-
-@dataclass(frozen=True, slots=True)
-class SplitPlan:
-    """How to split the interactions.
-
-    - `heldout_ratio`, in (0, 1), is the share r of items to hold out. `leave_one_out` ignores it.
-    - `test_user_ratio`, in (0, 1], is the share of users that are validation users, rounded down to at least one user.
-    - `test`, in [0, 1), is the share of users with held-out items that become test users.
-    - `keep_times` keeps the times of the training interactions, for models that learn from them.
-    - `repeats` is True if users are recommended seen items again. Rows are then split instead of distinct items.
-    """
-
-    scheme: Scheme
-    heldout_ratio: float
-    test_user_ratio: float
-    seed: int
-    test: float = 0.0
-    keep_times: bool = False
-    repeats: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,7 +49,7 @@ class SplitMatrices:
     - `n_heldout` is the number of pairs of a user and an item in `heldout`.
     - `test` has the held-out items of test users, in the same shape as `heldout`, where their rows are empty. It is
       None if there are no test users.
-    - `times` has the time of each entry of `train` if the plan keeps times, in nanoseconds from the same reference time
+    - `times` has the time of each entry of `train` if times are kept, in nanoseconds from the same reference time
       as in the final training. Under `time_global` they count from the cut-off if it is earlier, because the search
       must not know of anything later.
     - `hidden`, in the shape of `train`, has the items hidden from each user, if they were known before the held-out
@@ -107,22 +87,24 @@ class _Pairs:
         return _Pairs(self.users[chosen], self.items[chosen], self.counts[chosen], times, self.source_rows[chosen])
 
 
-def split(interactions: Interactions, plan: SplitPlan) -> SplitMatrices:
+def split(interactions: Interactions, plan: Split, *, keep_times: bool = False, repeats: bool = False) -> SplitMatrices:
     """Split `interactions` by `plan`. All random draws are seeded, so every process makes the same split.
 
-    Raise WeightOutOfRange if the weights of one user and item add up to infinity in float32.
+    `keep_times` keeps the times of the training interactions, for models that learn from them. `repeats` is True if
+    users are recommended seen items again. Rows are then split instead of distinct items. Raise WeightOutOfRange if the
+    weights of one user and item add up to infinity in float32.
     """
-    pairs = _pairs(interactions, repeats=plan.repeats)
+    pairs = _pairs(interactions, repeats=repeats)
     n_users = len(interactions.user_ids)
     chosen = _validation_users(n_users, plan)
     held, unused, hidden = _divide(interactions, pairs, chosen, plan)
     interactions = replace(interactions, hidden=hidden)
     trained, heldout = (
-        _join_duplicates(interactions, part) if plan.repeats else part
+        _join_duplicates(interactions, part) if repeats else part
         for part in (pairs.where(~(held | unused)), pairs.where(held))
     )
     result = _assemble(interactions, trained, heldout)
-    if plan.keep_times:
+    if keep_times:
         assert trained.times is not None, "whoever asks for times has had them read"
         ages = interactions.ages(trained.times, _reference(interactions, pairs, plan))
         result = replace(result, times=_times(trained, ages, result))
@@ -130,7 +112,7 @@ def split(interactions: Interactions, plan: SplitPlan) -> SplitMatrices:
 
 
 def _divide(
-    interactions: Interactions, pairs: _Pairs, chosen: Flags, plan: SplitPlan
+    interactions: Interactions, pairs: _Pairs, chosen: Flags, plan: Split
 ) -> tuple[Flags, Flags, HiddenRows | None]:
     """Return the two masks of `_hold_out` without the hidden pairs among those held out, and the known hidden rows."""
     held, unused = _hold_out(pairs, chosen, plan)
@@ -142,7 +124,7 @@ def _divide(
     return held, unused, hidden
 
 
-def _known_hidden(hidden: HiddenRows | None, pairs: _Pairs, held: Flags, plan: SplitPlan) -> HiddenRows | None:
+def _known_hidden(hidden: HiddenRows | None, pairs: _Pairs, held: Flags, plan: Split) -> HiddenRows | None:
     """Return the hidden rows that are earlier than the held-out rows of their user, or None if there are none.
 
     Under `time_global`, return the hidden rows up to the cut-off. Return all rows if there are no times, or under
@@ -170,7 +152,7 @@ def _keys(users: NDArray[np.int32], items: NDArray[np.int32], interactions: Inte
     return users.astype(np.int64) * len(interactions.item_ids) + items
 
 
-def _reference(interactions: Interactions, pairs: _Pairs, plan: SplitPlan) -> int:
+def _reference(interactions: Interactions, pairs: _Pairs, plan: Split) -> int:
     assert pairs.times is not None and interactions.reference is not None, "times are read with their reference"
     if plan.scheme != "time_global":
         return interactions.reference
@@ -182,12 +164,12 @@ def _times(trained: _Pairs, ages: NDArray[np.int64], result: SplitMatrices) -> s
     return _csr(ages, _inverse(result.order)[trained.users], trained.items, result.train.shape)
 
 
-def global_cutoff(interactions: Interactions, plan: SplitPlan) -> int:
+def global_cutoff(interactions: Interactions, plan: Split, *, repeats: bool = False) -> int:
     """Return the cut-off of `time_global`, in nanoseconds since 1970.
 
     All held-out rows are later.
     """
-    times = _pairs(interactions, repeats=plan.repeats).times
+    times = _pairs(interactions, repeats=repeats).times
     assert times is not None, "time schemes come with times"
     return _cutoff(times, plan.heldout_ratio)
 
@@ -198,7 +180,7 @@ def _inverse(order: NDArray[np.int64]) -> NDArray[np.int32]:
     return positions
 
 
-def _set_aside(result: SplitMatrices, plan: SplitPlan) -> SplitMatrices:
+def _set_aside(result: SplitMatrices, plan: Split) -> SplitMatrices:
     """Make test users of some users with held-out items, and move their held-out items to `test`.
 
     At least one user with held-out items must remain, so nothing is moved if there is only one.
@@ -232,21 +214,21 @@ def order_items(result: SplitMatrices, seed: int) -> SplitMatrices:
     return replace(result, item_order=result.item_order[order], **moved)
 
 
-def smallest_working_ratio(interactions: Interactions, plan: SplitPlan) -> float | None:
+def smallest_working_ratio(interactions: Interactions, plan: Split, *, repeats: bool = False) -> float | None:
     """Return the smallest `heldout_ratio`, slightly rounded up, that holds out a pair if `plan` is otherwise unchanged.
 
     Return None if no ratio holds out a pair, or under `leave_one_out`, which ignores the ratio.
     """
     if plan.scheme == "leave_one_out":
         return None
-    pairs = _pairs(interactions, repeats=plan.repeats)
+    pairs = _pairs(interactions, repeats=repeats)
     chosen = _validation_users(len(interactions.user_ids), plan)
     if plan.scheme == "time_global":
         return _smallest_global_ratio(interactions, pairs, chosen)
 
     def works(millionths: int) -> bool:
-        held, _, _ = _divide(interactions, pairs, chosen, replace(plan, heldout_ratio=millionths / 1e6))
-        return bool(held.any())
+        larger = plan.model_copy(update={"heldout_ratio": millionths / 1e6})
+        return bool(_divide(interactions, pairs, chosen, larger)[0].any())
 
     # A larger ratio holds out more, and earlier rows, which fewer hidden rows precede.
     smallest = bisect_left(range(1_000_000), True, key=works)
@@ -271,14 +253,14 @@ def _pairs(interactions: Interactions, *, repeats: bool) -> _Pairs:
     return _Pairs(users[rows], items[rows], counts, None if times is None else times[rows], rows)
 
 
-def _validation_users(n_users: int, plan: SplitPlan) -> Flags:
+def _validation_users(n_users: int, plan: Split) -> Flags:
     n_chosen = min(n_users, max(1, math.floor(n_users * plan.test_user_ratio + _SLACK)))
     chosen = np.zeros(n_users, dtype=bool)
     chosen[np.random.default_rng([plan.seed, 1]).permutation(n_users)[:n_chosen]] = True
     return chosen
 
 
-def _hold_out(pairs: _Pairs, chosen: Flags, plan: SplitPlan) -> tuple[Flags, Flags]:
+def _hold_out(pairs: _Pairs, chosen: Flags, plan: Split) -> tuple[Flags, Flags]:
     """Return two masks of `pairs`, (m,): held-out pairs, and pairs that are neither held out nor trained on.
 
     `chosen`, (users,), is True for validation users.

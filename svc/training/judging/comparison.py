@@ -25,7 +25,7 @@ from svc.training.judging.evaluator import Evaluator, Ranker, Rankings, Rows
 from svc.training.judging.incumbent import Incumbent, Unfit, read_incumbent, trainable
 from svc.training.judging.intervals import Choice, paired_change
 from svc.training.judging.rankers import ServedRanker
-from svc.training.judging.task import Task, split_plan
+from svc.training.judging.task import Task
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,14 +105,15 @@ def _as_it_is(task: Task, incumbent: Incumbent, settings: Settings) -> ComparedM
 
 
 def _is_older_than_the_cutoff(task: Task, header: Mapping[str, Any]) -> bool:
-    plan = split_plan(task.loaded)
-    if plan.scheme != "time_global":
+    training = task.loaded.recipe.training
+    if training.split.scheme != "time_global":
         return False
     try:
         trained_at = datetime.fromisoformat(str(header.get("trained_at"))).astimezone(UTC)
     except ValueError:
         return False
-    return global_cutoff(task.data.trained, plan) >= int(trained_at.timestamp()) * 1_000_000_000
+    cutoff = global_cutoff(task.data.trained, training.split, repeats=training.repeats)
+    return cutoff >= int(trained_at.timestamp()) * 1_000_000_000
 
 
 def _refit_live(task: Task, header: Mapping[str, Any]) -> ComparedModel:

@@ -19,7 +19,7 @@ from svc.model.recommenders.blend import BlendScorer
 from svc.recipe.load import LoadedRecipe
 from svc.training.data.features import SideName
 from svc.training.data.fetch import TrainingData
-from svc.training.data.split import SplitMatrices, SplitPlan, order_items, smallest_working_ratio, split
+from svc.training.data.split import SplitMatrices, order_items, smallest_working_ratio, split
 from svc.training.data.weights import HALF_LIFE, decay_matrix, positions_of
 from svc.training.fitting.algorithms.registry import Params
 from svc.training.fitting.export import fold_in_users, recency_of_histories, to_history
@@ -168,26 +168,13 @@ def split_data(loaded: LoadedRecipe, data: TrainingData) -> SplitMatrices:
             f"training.cutoff is {training.cutoff}, but the cleaned data has only {n_items} items: "
             f"lower it to {n_items} or less"
         )
-    plan = split_plan(loaded)
+    plan = training.split
     logs.emit(events.SPLITTING_DATA, scheme=plan.scheme)
-    parts = split(data.trained, plan)
+    parts = split(data.trained, plan, keep_times=loaded.recipe.trains_on_times, repeats=training.repeats)
     logs.emit(events.SPLIT_DONE, val_offset=parts.val_offset, n_heldout_interactions=parts.n_heldout)
     if not parts.n_heldout:
         raise ZeroScore(f"no interaction is held out, so every score would be 0. {_remedy(loaded, data)}")
     return order_items(parts, plan.seed)
-
-
-def split_plan(loaded: LoadedRecipe) -> SplitPlan:
-    chosen = loaded.recipe.training.split
-    return SplitPlan(
-        chosen.scheme,
-        chosen.heldout_ratio,
-        chosen.test_user_ratio,
-        chosen.seed,
-        chosen.test,
-        keep_times=loaded.recipe.trains_on_times,
-        repeats=loaded.recipe.training.repeats,
-    )
 
 
 def check_scores(loaded: LoadedRecipe, data: TrainingData, best_score: float) -> None:
@@ -197,10 +184,11 @@ def check_scores(loaded: LoadedRecipe, data: TrainingData, best_score: float) ->
 
 
 def _remedy(loaded: LoadedRecipe, data: TrainingData) -> str:
-    plan = split_plan(loaded)
+    training = loaded.recipe.training
+    plan = training.split
     if plan.scheme == "leave_one_out":
         return "Use deeper histories (leave_one_out needs users with two items), or lower training.cutoff."
-    ratio, current = smallest_working_ratio(data.trained, plan), plan.heldout_ratio
+    ratio, current = smallest_working_ratio(data.trained, plan, repeats=training.repeats), plan.heldout_ratio
     if ratio is None:
         raise_ratio = "No split.heldout_ratio works with these histories: deepen them"
     elif ratio > current:

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from svc.errors import TrainingError
 from svc.recipe.schema import Cleansing, InteractionSchema
+from svc.recipe.training_schema import Split
 from svc.training.data.interactions import Interactions, from_rows
-from svc.training.data.split import SplitPlan, split
+from svc.training.data.split import split
 from svc.training.data.times import NO_START
 from svc.training.data.weights import positions_of
 from svc.training.data.where import kept_rows
@@ -113,7 +114,7 @@ def test_an_item_has_the_position_of_its_latest_row_in_the_history(
 def test_the_latest_item_is_held_out_with_any_dedup(rows: list[Row], dedup: str, *, timed: bool) -> None:
     """Rows are ordered by time, including future ones. Without times, they keep the order of the table."""
     found = cleaned(rows, dedup, timed=timed)
-    parts = split(found, SplitPlan("leave_one_out", 0.1, 1.0, 1))
+    parts = split(found, Split(scheme="leave_one_out", heldout_ratio=0.1, seed=1))
     heldout = {
         found.user_ids[parts.order[parts.val_offset + row]]: found.item_ids[column]
         for row, column in zip(*parts.heldout.nonzero(), strict=True)

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from svc.recipe.training_schema import Scheme, Split
 from svc.training.data.interactions import Dedup, HiddenRows, Interactions
-from svc.training.data.split import Scheme, SplitPlan, order_items, smallest_working_ratio, split
+from svc.training.data.split import order_items, smallest_working_ratio, split
 
 
 def interactions(histories: list[list[int]], times: list[list[int]] | None = None) -> Interactions:
@@ -24,7 +25,9 @@ def interactions(histories: list[list[int]], times: list[list[int]] | None = Non
 
 def test_the_holdout_is_floored_for_each_user() -> None:
     """A user with n items has floor(n·ratio) of them held out, so none with fewer than 1/ratio."""
-    found = split(interactions([[0, 1], [0, 1, 2], list(range(7))]), SplitPlan("random", 1 / 3, 1.0, 1))
+    found = split(
+        interactions([[0, 1], [0, 1, 2], list(range(7))]), Split(scheme="random", heldout_ratio=1 / 3, seed=1)
+    )
     assert found.val_offset == 1
     assert np.diff(found.heldout.indptr).tolist() == [1, 2]
     assert found.n_heldout == 3
@@ -32,20 +35,20 @@ def test_the_holdout_is_floored_for_each_user() -> None:
 
 def test_the_holdout_allows_for_rounding_of_the_ratio() -> None:
     """0.29 of 100 items are 29, although the product is 28.999999999999996."""
-    assert split(interactions([list(range(100))]), SplitPlan("random", 0.29, 1.0, 1)).n_heldout == 29
+    assert split(interactions([list(range(100))]), Split(scheme="random", heldout_ratio=0.29, seed=1)).n_heldout == 29
 
 
 def test_time_user_holds_out_the_latest_items() -> None:
     """Among equal times, the later row of the table is the later event."""
     data = interactions([[0, 1, 2, 3], [4, 5, 6, 7]], [[9, 1, 2, 8], [5, 5, 5, 5]])
-    found = split(data, SplitPlan("time_user", 0.5, 1.0, 1))
+    found = split(data, Split(scheme="time_user", heldout_ratio=0.5, seed=1))
     assert [row.indices.tolist() for row in found.heldout] == [[0, 3], [6, 7]]
 
 
 def test_time_global_has_one_cut_off_for_all_users() -> None:
     """Rows after the cut-off do not train. Users without earlier rows are not validated."""
     data = interactions([[0, 1, 2], [3, 4], [5]], [[1, 2, 9], [3, 4], [10]])
-    found = split(data, SplitPlan("time_global", 0.3, 1.0, 1))
+    found = split(data, Split(scheme="time_global", heldout_ratio=0.3, seed=1))
     assert found.n_heldout == 1
     assert found.train.nnz == 4
     assert found.heldout.indices.tolist() == [2]
@@ -54,9 +57,11 @@ def test_time_global_has_one_cut_off_for_all_users() -> None:
 def test_random_is_seeded_and_ignores_time() -> None:
     """A seed draws the same items for any times. Another seed draws others."""
     histories = [list(range(30)) for _ in range(20)]
-    one = split(interactions(histories), SplitPlan("random", 0.2, 0.5, 7))
-    two = split(interactions(histories, [[5] * 30] * 20), SplitPlan("random", 0.2, 0.5, 7))
-    other = split(interactions(histories), SplitPlan("random", 0.2, 0.5, 8))
+    one = split(interactions(histories), Split(scheme="random", heldout_ratio=0.2, test_user_ratio=0.5, seed=7))
+    two = split(
+        interactions(histories, [[5] * 30] * 20), Split(scheme="random", heldout_ratio=0.2, test_user_ratio=0.5, seed=7)
+    )
+    other = split(interactions(histories), Split(scheme="random", heldout_ratio=0.2, test_user_ratio=0.5, seed=8))
     assert (one.heldout != two.heldout).nnz == 0
     assert one.order.tolist() == two.order.tolist()
     assert one.order.tolist() != other.order.tolist()
@@ -64,7 +69,10 @@ def test_random_is_seeded_and_ignores_time() -> None:
 
 def test_test_user_ratio_draws_that_share_of_users() -> None:
     """Only drawn users lose items. Their rows are the last of the training matrix."""
-    found = split(interactions([list(range(10)) for _ in range(40)]), SplitPlan("random", 0.3, 0.25, 3))
+    found = split(
+        interactions([list(range(10)) for _ in range(40)]),
+        Split(scheme="random", heldout_ratio=0.3, test_user_ratio=0.25, seed=3),
+    )
     sizes = np.diff(found.train.indptr)
     assert found.val_offset == 30
     assert sizes[:30].tolist() == [10] * 30
@@ -74,7 +82,7 @@ def test_test_user_ratio_draws_that_share_of_users() -> None:
 def test_training_and_held_out_items_make_up_the_history() -> None:
     """Row r of the held-out matrix belongs to row val_offset + r of the training matrix."""
     data = interactions([[0, 2, 4], [1, 3, 5, 0, 2, 4], [5]])
-    found = split(data, SplitPlan("random", 0.5, 1.0, 3))
+    found = split(data, Split(scheme="random", heldout_ratio=0.5, seed=3))
     everything = data.matrix()[found.order]
     again = found.train.copy().tolil()
     again[found.val_offset :] = again[found.val_offset :] + found.heldout
@@ -86,11 +94,11 @@ def test_the_smallest_ratio_works_and_a_smaller_one_does_not(scheme: str) -> Non
     """The recommended ratio holds out an item. A slightly smaller one holds out none."""
     times = [[1, 2, 3], [2, 4, 6, 8, 10], [20]]
     data = interactions([[0, 1, 2], [0, 1, 2, 3, 4], [0]], times)
-    ratio = smallest_working_ratio(data, SplitPlan(scheme, 0.01, 1.0, 1))  # type: ignore[arg-type]
+    ratio = smallest_working_ratio(data, Split(scheme=scheme, heldout_ratio=0.01, seed=1))  # type: ignore[arg-type]
     assert ratio is not None
-    assert split(data, SplitPlan(scheme, ratio, 1.0, 1)).n_heldout > 0  # type: ignore[arg-type]
+    assert split(data, Split(scheme=scheme, heldout_ratio=ratio, seed=1)).n_heldout > 0  # type: ignore[arg-type]
     below = ratio - (0.1 if scheme == "time_global" else 1e-3)
-    assert split(data, SplitPlan(scheme, below, 1.0, 1)).n_heldout == 0  # type: ignore[arg-type]
+    assert split(data, Split(scheme=scheme, heldout_ratio=below, seed=1)).n_heldout == 0  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("scheme", ["random", "time_user", "time_global"])
@@ -103,26 +111,28 @@ def test_the_smallest_ratio_holds_out_a_pair_that_is_not_hidden(scheme: Scheme) 
         data = interactions([rng.permutation(9)[:size].tolist() for size in sizes], times)
         users, items = (rng.integers(0, n, 12).astype(np.int32) for n in (3, len(data.item_ids)))
         data = replace(data, hidden=HiddenRows(users, items, rng.integers(0, 20, 12), np.zeros(12, bool)))
-        plan = SplitPlan(scheme, 0.01, 1.0, 1)
+        plan = Split(scheme=scheme, heldout_ratio=0.01, seed=1)
         ratios = np.arange(1, 80) / 80
-        working = [ratio for ratio in ratios if split(data, replace(plan, heldout_ratio=float(ratio))).n_heldout]
+        working = [
+            ratio for ratio in ratios if split(data, plan.model_copy(update={"heldout_ratio": float(ratio)})).n_heldout
+        ]
         smallest = smallest_working_ratio(data, plan)
         assert (smallest is None) == (not working)
         if smallest is not None:
-            assert split(data, replace(plan, heldout_ratio=smallest)).n_heldout
+            assert split(data, plan.model_copy(update={"heldout_ratio": smallest})).n_heldout
             # All cut-offs between the same two times hold out the same, and the ratio is in their middle.
             assert smallest <= working[0] + (0.5 / (len(data) - 1) if scheme == "time_global" else 0.0)
 
 
 def test_no_ratio_works_for_single_items() -> None:
     """The only item of a user is never held out."""
-    assert smallest_working_ratio(interactions([[0], [1]]), SplitPlan("random", 0.5, 1.0, 1)) is None
+    assert smallest_working_ratio(interactions([[0], [1]]), Split(scheme="random", heldout_ratio=0.5, seed=1)) is None
 
 
 def test_leave_one_out_holds_out_the_latest_of_each_user_with_two() -> None:
     """The order is by time, then by row. A user's only item stays in training."""
     histories = [[0, 1, 2], [3], [4, 5], [1, 0, 2]]
-    plan = SplitPlan("leave_one_out", 0.1, 1.0, 1)
+    plan = Split(scheme="leave_one_out", heldout_ratio=0.1, seed=1)
     timed = split(interactions(histories, [[5, 9, 1], [1], [7, 7], [3, 2, 1]]), plan)
     assert [row.indices.tolist() for row in timed.heldout] == [[1], [5], [1]]
     assert timed.val_offset == 1
@@ -134,8 +144,8 @@ def test_leave_one_out_holds_out_the_latest_of_each_user_with_two() -> None:
 def test_leave_one_out_works_if_a_small_ratio_holds_out_nothing() -> None:
     """Most users of a small shop have one to three purchases."""
     data = interactions([[0, 1], [0, 2, 3], [1], [2, 0]])
-    assert split(data, SplitPlan("random", 0.1, 1.0, 1)).n_heldout == 0
-    assert split(data, SplitPlan("leave_one_out", 0.1, 1.0, 1)).n_heldout == 3
+    assert split(data, Split(scheme="random", heldout_ratio=0.1, seed=1)).n_heldout == 0
+    assert split(data, Split(scheme="leave_one_out", heldout_ratio=0.1, seed=1)).n_heldout == 3
 
 
 @pytest.mark.parametrize("scheme", ["random", "time_user", "leave_one_out"])
@@ -146,8 +156,8 @@ def test_test_users_are_no_validation_users(scheme: str, test: float) -> None:
     The training part stays the same.
     """
     data = interactions([list(range(12)) for _ in range(20)], [list(range(12))] * 20)
-    whole = split(data, SplitPlan(scheme, 0.3, 1.0, 2))  # type: ignore[arg-type]
-    parted = split(data, SplitPlan(scheme, 0.3, 1.0, 2, test))  # type: ignore[arg-type]
+    whole = split(data, Split(scheme=scheme, heldout_ratio=0.3, seed=2))  # type: ignore[arg-type]
+    parted = split(data, Split(scheme=scheme, heldout_ratio=0.3, seed=2, test=test))  # type: ignore[arg-type]
     assert whole.test is None
     assert parted.test is not None
     assert (parted.train != whole.train).nnz == 0
@@ -161,7 +171,7 @@ def test_test_users_are_no_validation_users(scheme: str, test: float) -> None:
 def test_ordered_items_are_the_same_split() -> None:
     """In every matrix, column c is item `item_order[c]`. The item of most users comes first."""
     data = interactions([list(range(12)) for _ in range(6)])
-    plain = split(data, SplitPlan("random", 0.3, 1.0, 2, 0.5))
+    plain = split(data, Split(scheme="random", heldout_ratio=0.3, seed=2, test=0.5))
     moved = order_items(plain, 3)
     n_users = np.bincount(moved.train.indices, minlength=12)
     assert n_users.tolist() == sorted(n_users.tolist(), reverse=True)
@@ -172,7 +182,7 @@ def test_ordered_items_are_the_same_split() -> None:
 
 
 def brute_force_of_repeats(
-    rows: list[tuple[int, int, int, float]], plan: SplitPlan, dedup: str
+    rows: list[tuple[int, int, int, float]], plan: Split, dedup: str
 ) -> tuple[dict[tuple[int, int], float], dict[tuple[int, int], float]]:
     """Return the counts of each pair in the training part and in the held-out part.
 
@@ -218,10 +228,10 @@ def test_repeats_are_split_before_duplicates_are_joined(scheme: Scheme, dedup: D
             users, items, times, [f"u{u}" for u in range(12)], [f"i{i}" for i in range(6)], {},
             weights=weights.astype(np.float32) if is_weighted else None, reference=0, deferred_dedup=dedup,
         )  # fmt: skip
-        plan = SplitPlan(scheme, 0.3, 1.0, 1, keep_times=True, repeats=True)
+        plan = Split(scheme=scheme, heldout_ratio=0.3, seed=1)
         rows = list(zip(users.tolist(), items.tolist(), times.tolist(), weights.tolist(), strict=True))
         trained, heldout = brute_force_of_repeats(rows, plan, dedup)
-        found = split(data, plan)
+        found = split(data, plan, keep_times=True, repeats=True)
         assert entries(found.train, found.order) == trained
         if is_weighted or dedup in {"sum", "count"}:
             assert entries(found.heldout, found.order[found.val_offset :]) == heldout
@@ -241,7 +251,7 @@ def test_the_time_of_a_pair_that_trains_is_its_latest_before_the_holdout() -> No
         deferred_dedup="keep_first",
         weights=np.ones(4, np.float32),
     )
-    found = split(data, SplitPlan("leave_one_out", 0.1, 1.0, 1, keep_times=True, repeats=True))
+    found = split(data, Split(scheme="leave_one_out", heldout_ratio=0.1, seed=1), keep_times=True, repeats=True)
     assert found.heldout.indices.tolist() == [1]
     assert found.times is not None
     assert found.times.toarray().tolist() == [[-7, -8]]
@@ -266,7 +276,7 @@ def test_hidden_rows_hide_items_only_if_they_are_before_the_held_out_rows(
     data = interactions([[0, 1, 2, 3], [4, 5, 6]], [[10, 20, 30, 40], [1, 2, 3]])
     items = np.array([4, 5, 6, 3], np.int32)
     hidden = HiddenRows(np.zeros(4, np.int32), items, np.array([15, 35, 41, 50]), np.zeros(4, bool))
-    found = split(replace(data, hidden=hidden), SplitPlan(scheme, ratio, 1.0, 1))
+    found = split(replace(data, hidden=hidden), Split(scheme=scheme, heldout_ratio=ratio, seed=1))
     row = found.order.tolist().index(0)
     assert found.hidden is not None
     assert found.hidden[row].indices.tolist() == kept
@@ -278,6 +288,6 @@ def test_all_hidden_rows_hide_their_items_without_times() -> None:
     data = interactions([[0, 1, 2, 3]], [[10, 20, 30, 40]])
     late = HiddenRows(np.zeros(1, np.int32), np.array([3], np.int32), np.array([99]), np.ones(1, bool))
     for hidden, scheme in ((late._replace(times=None), "time_user"), (late, "random")):
-        found = split(replace(data, hidden=hidden), SplitPlan(scheme, 0.5, 1.0, 1))
+        found = split(replace(data, hidden=hidden), Split(scheme=scheme, heldout_ratio=0.5, seed=1))
         assert found.hidden is not None
         assert 3 not in found.heldout.indices

@@ -24,10 +24,11 @@ from svc.progress import Progress
 from svc.recipe.load import LoadedRecipe
 from svc.recipe.schema import Cleansing, InteractionSchema
 from svc.recipe.serving_schema import Popular
+from svc.recipe.training_schema import Split
 from svc.settings import Settings
 from svc.training.data import fetch, weights
 from svc.training.data.interactions import HiddenRows, Interactions, from_rows
-from svc.training.data.split import SplitPlan, split
+from svc.training.data.split import split
 from svc.training.data.weights import in_order, positions_of, recent_choices, weigh_rows
 from svc.training.data.where import kept_rows
 from svc.training.judging.evaluator import Evaluator
@@ -108,7 +109,7 @@ def test_hidden_pairs_are_not_held_out_and_do_not_train() -> None:
     users, items = np.zeros(4, np.int32), np.arange(4, dtype=np.int32)
     hidden = HiddenRows(users[:1], np.array([3], np.int32), None, np.array([True]))
     data = Interactions(users, items, None, ["a"], list("wxyz"), {}, hidden=hidden)
-    found = split(data, SplitPlan("leave_one_out", 0.1, 1.0, 1))
+    found = split(data, Split(scheme="leave_one_out", heldout_ratio=0.1, seed=1))
     assert found.n_heldout == 0
     assert found.hidden is not None
     assert found.hidden.toarray().tolist() == [[0, 0, 0, 1]]
@@ -130,7 +131,7 @@ def test_weights_are_split_with_their_pairs() -> None:
         weights=weights,
         reference=int(times.max()),
     )
-    found = split(data, SplitPlan("time_user", 0.3, 1.0, 1, keep_times=True))
+    found = split(data, Split(scheme="time_user", heldout_ratio=0.3, seed=1), keep_times=True)
     again = found.train.tolil()
     again[found.val_offset :] += found.heldout
     assert abs(again.tocsr() - data.matrix()[found.order]).max() < 1e-6

@@ -15,8 +15,9 @@ from irspack.recommenders import (
 )
 from scipy import sparse
 
+from svc.recipe.training_schema import Split
 from svc.training.data.interactions import Interactions
-from svc.training.data.split import SplitPlan, order_items, split
+from svc.training.data.split import order_items, split
 from svc.training.fitting.train import train_epochs
 from svc.training.judging.evaluator import Evaluator
 from svc.training.judging.intervals import interval
@@ -83,7 +84,7 @@ def test_the_order_of_the_table_does_not_change_the_score(data: str, cls: type, 
         rows, columns = (np.arange(n) if rng is None else rng.permutation(n) for n in (n_users, n_items))
         users, items = rows[matrix.row].astype(np.int32), columns[matrix.col].astype(np.int32)
         table = Interactions(users, items, times, *names, {})
-        found = order_items(split(table, SplitPlan("time_user", 0.4, 1.0, 5)), 5)
+        found = order_items(split(table, Split(scheme="time_user", heldout_ratio=0.4, seed=5)), 5)
         trained = cls(found.train, **parameters).learn()
         evaluator = Evaluator(found.heldout, offset=found.val_offset, cutoff=20)
         served = ScoreRanker(trained.get_score, found.train)
