@@ -160,10 +160,11 @@ _last: dict[tuple[str, str], OpenedArtifact] = {}
 
 
 def _open_once(task: _Task, settings: Settings) -> OpenedArtifact:
-    """Return the verified artifact of the task. Read it unless it is the last one that this process used.
+    """Return the verified artifact of the task. It is read only if it is not the last artifact that this process used.
 
-    One thread of the worker reads and verifies it while the others wait. Raises ExportIncomplete if it has another
-    version than the task, ConfigError without keys, and ArtifactError.
+    One thread of the worker reads and verifies it while the others wait. Raises ExportIncomplete if the artifact has
+    another version than the task names, ConfigError if no keys are set, and ArtifactError if the artifact cannot be
+    used.
     """
     wanted = (task.artifact, task.model_version)
     with _lock:

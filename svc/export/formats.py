@@ -163,7 +163,7 @@ def format_of(output: str) -> str:
 def _lines(scored: Scored, items: Sequence[bytes], begin: Callable[[int], bytes], *, end: bytes) -> bytes:
     """Return the text of all rankings: for each item `begin(row)`, its rank, its part of `items`, its score and `end`.
 
-    `begin` returns the beginning of the lines of a leader, by its row.
+    `begin(row)` returns the beginning of the lines of the leader in this row.
     """
     scores = to_json(scored.scores.tolist())[1:-1].split(b",")
     counts = scored.counts.tolist()

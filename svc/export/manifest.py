@@ -122,7 +122,8 @@ def merge_if_complete(output: str, count: int, settings: Settings) -> MergedMani
 
     Every shard of a job may end with this call, because the last shard to finish finds all parts. Emits an event and
     returns None if a part is missing or of another export. Two shards that finish at the same moment write the same
-    manifest. Raises ExportDamaged and ArtifactWriteError.
+    manifest. Raises ExportDamaged if a part does not match its manifest, and ArtifactWriteError if the manifest cannot
+    be written.
     """
     try:
         return merge(output, count, settings)
@@ -166,8 +167,8 @@ def _verify(uri: str, part: Manifest, context: SourceContext) -> None:
 def _count(names: Iterable[str] | None, output: str, name: str) -> int:
     """Return the number of shards, from the names of the parts' manifests among `names`, beside the output.
 
-    Raises ExportIncomplete if there are none. Raises UsageError if they have several numbers, and without `names`,
-    because a web server lists no files.
+    Raises ExportIncomplete if no part has a manifest. Raises UsageError if the names give several numbers, or if
+    `names` is None, because a web server lists no files.
     """
     if names is None:
         raise UsageError("--merge: a web server lists no files; say with --shards how many parts there are")

@@ -74,8 +74,8 @@ def export(
     Each of the two files replaces an earlier one atomically, one after the other. If the process is killed between the
     two, the new file is left with the earlier manifest, whose sha256 does not match it.
 
-    Raises DataSourceError for the file of ids, UsersNotServed for `to_users` if the model gives every user the same
-    scores, and ArtifactWriteError.
+    Raises DataSourceError if the file of ids cannot be read, and ArtifactWriteError if the export cannot be written.
+    Raises UsersNotServed for `to_users` if the model gives every user the same scores.
     """
     if request.to_users:
         opened.model.serve_users()
@@ -147,7 +147,7 @@ class _Job:
 
 
 def score(model: Model, request: ExportRequest, rows: Rows) -> Scored:
-    """Return the ranking of each row that the API would answer. `rows` are users or items, as `request` asks."""
+    """Return for each row the ranking that the API would answer. `rows` are users or items, as `request` asks."""
     rankings = model.rank([_query(model, request, row) for row in rows.tolist()])
     return Scored(
         rows,
