@@ -74,8 +74,8 @@ def _ask(address: str, body: str, api_key: str) -> Any:
 def prepare(folder: Path, *, force: bool = False) -> dict[str, str]:
     """Write data and recipes into `folder`, and keys if it has no keys.env. Return the keys by their names.
 
-    Raises UsageError if `folder` is a file, if it has content but no keys.env, and, unless `force` overwrites it, for a
-    changed file of the demo. Raises ConfigError if a folder cannot be made, or if keys.env lacks a key.
+    Raises UsageError if `folder` is a file, or has content but no keys.env. Raises it too for a changed file of the
+    demo, unless `force` overwrites the file. Raises ConfigError if a folder cannot be made, or if keys.env lacks a key.
     """
     _check_free(folder)
     shipped = {folder / path.relative_to(FILES): path.read_bytes() for path in FILES.rglob("*.*")}

@@ -252,9 +252,9 @@ def _open(
 ) -> tuple[OpenedArtifact, ExportRequest]:
     """Return the verified model and the request.
 
-    If `source` is a recipe, a request for items is limited to those that the recipe's server would allow. It also gets
-    the recipe's new items, unless it asks for related items. Raises UsersNotServed for a request for users if the
-    recipe does not set `serving.users`.
+    If `source` is a recipe, a request for items is limited to the items that the recipe's server would allow. The
+    request also gets the recipe's new items, unless it asks for related items. Raises UsersNotServed for a request for
+    users if the recipe does not set `serving.users`.
     """
     from svc.export.run import open_artifact
 

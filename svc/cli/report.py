@@ -90,8 +90,8 @@ def _trained_before(
     """Return the header of the version that was trained last before the local version at `resolved`.
 
     `header` is the header of that version. Only the newest _MOST_VERSIONS files of the same name in its folder are
-    read. Returns None if none of them is verified, of the same recipe and not later. Returns None too if `resolved` is
-    remote or its name is not that of a version.
+    read. Returns None if none of these files is verified, of the same recipe and not trained later. Returns None too if
+    `resolved` is remote or its name is not that of a version.
     """
     from svc.artifact.store import local_path, read_verified, scheme_of
     from svc.errors import SvcError

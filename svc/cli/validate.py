@@ -87,7 +87,8 @@ def _unknown_words(listed: NewItemList, model: Model) -> str:
     """Return a note on how many words and labels of the new items the model does not know, or "".
 
     For each text column, the note counts the distinct words and the unknown ones among them. For each column of labels
-    with unknown labels, it does the same and shows one of them. The note begins with "; ", because it follows a count.
+    with unknown labels, it counts labels in the same way and shows one unknown label. The note begins with "; ",
+    because it follows a count.
     """
     from svc.model.columns.text_column import TextColumn
     from svc.model.features import TokenColumn

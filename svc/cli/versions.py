@@ -115,7 +115,8 @@ def rollback(
 def _open_versions(recipe_file: Path, env_var: Sequence[str] | None, *, unsigned: bool) -> Versions:
     """Return the versions of the recipe.
 
-    Raises UsageError if output.versioning is not append_sha, RecipeError, and ConfigError without keys.
+    Raises RecipeError for a recipe that cannot be used, UsageError if output.versioning is not append_sha, and
+    ConfigError if no keys are set.
     """
     from svc.artifact.versions import Versions
 
