@@ -27,8 +27,8 @@ def key_list(inline: str, file: str | None, variable: str) -> str:
     """Return the entries, separated by commas, of `variable` or of the file that `<variable>_FILE` names.
 
     `inline` is the value of the variable, "" if it is not set. In a file, line ends separate entries too. Blank lines
-    and text behind a `#` are ignored. Raises ConfigError if both are set or the file cannot be read, or is larger than
-    MAX_BYTES. Its message never shows an entry.
+    and text behind a `#` are ignored. Raises ConfigError if both are set, or if the file cannot be read or is larger
+    than MAX_BYTES. The message never shows an entry.
     """
     if file is None:
         return inline

@@ -179,7 +179,7 @@ TRAINING_METRICS: tuple[Metric, ...] = (
 
 
 class Instrument:
-    """The methods of a prometheus metric that callers use, already bound to its label values. They count nothing."""
+    """An instrument that counts nothing. Its methods are those of a prometheus metric with bound label values."""
 
     def inc(self, amount: float = 1) -> None: ...
     def set(self, value: float) -> None: ...

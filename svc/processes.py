@@ -120,7 +120,7 @@ class SealedMemory(_MemoryFile):
 
     @classmethod
     def take(cls, view: memoryview) -> Self:
-        """Create a file with the bytes of a buffer. If it is a private mapping, this needs no memory for both.
+        """Create a file with the bytes of a buffer. The copy of a private mapping needs no additional memory.
 
         The mapping's pages go back to the system chunk by chunk during the copy. Do not read the buffer afterwards.
         """

@@ -1,8 +1,8 @@
 """Read the environment once into frozen settings.
 
 One field, one variable: name, default, bounds and help stand together, and `docs/reference/environment.md` is checked
-against them. A value that cannot be parsed is a `ConfigError` that names its variable, as is a negative time and a port
-or a number of workers out of bounds. Other numbers out of bounds are clamped.
+against them. A value that cannot be parsed, a negative time, and a port or number of workers out of bounds raise a
+`ConfigError` that names the variable. Other numbers out of bounds are clamped.
 """
 
 from __future__ import annotations
