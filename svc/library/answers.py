@@ -164,8 +164,8 @@ def _entry(name: str, entry: object) -> object:
 def many_frame(answerer: Answerer, request: RecommendRequest, users: Sequence[str], *, skip: bool) -> pd.DataFrame:
     """Return the items of each user, one user after another, with the columns `user_id` and `rank` in front.
 
-    `request` is answered for each of `users`. `skip` leaves out unknown users whom it cannot answer. Otherwise they
-    raise UnknownUser.
+    `request` is answered for each of `users`. `skip` leaves out unknown users whom the request cannot answer. Without
+    it, such a user raises UnknownUser.
     """
     answered = _answerable(answerer, request, users, skip=skip)
     pages = list(_pages(answerer, request, answered))

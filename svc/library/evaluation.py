@@ -187,8 +187,8 @@ class Aligned:
 def align(model: Model, users: pd.Series[Any], items: pd.Series[Any]) -> Aligned:
     """Translate interactions into rows and columns of the model.
 
-    Interactions of unknown users are left out, and, unless `model.repeats`, those that the user had in training. Raises
-    TrainingError if none is left.
+    Interactions of unknown users are left out. Unless `model.repeats`, so are items that the user had in training.
+    Raises TrainingError if no interaction is left.
     """
     pairs, n_unknown_users, n_strange = _pairs(model, users, items)
     seen = np.zeros(len(pairs), dtype=bool) if model.repeats else _is_seen(model, pairs)

@@ -299,7 +299,7 @@ def _without_output(loaded: LoadedRecipe, folder: Path) -> LoadedRecipe:
 def in_place(overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return keyword arguments as a recipe tree, in which keys of the `training` block are inside it.
 
-    Raises RecipeError for a name that is no key of a recipe or of that block.
+    Raises RecipeError for a name that is a key of neither a recipe nor its `training` block.
     """
     blocks = {field.alias or name for name, field in Recipe.model_fields.items()}
     tree: dict[str, Any] = {}
