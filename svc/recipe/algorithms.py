@@ -57,7 +57,8 @@ def short_name(algorithm: str) -> str:
 class Tuned:
     """The values that a recipe may give a parameter in `training.search_space`.
 
-    These are two numbers from `low` to `high`, integers if `whole`, or, for a parameter with `choices`, some of these.
+    A parameter with `choices` takes some of them. Any other parameter takes two numbers from `low` to `high`, integers
+    if `whole`.
     """
 
     low: float = 0.0

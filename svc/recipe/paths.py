@@ -1,7 +1,7 @@
 """The addresses that a recipe may name: local paths, `file://`, object stores and http(s).
 
-No address may have another one behind `::`. A remote address may have neither a path segment `.` or `..`, even if it is
-percent-encoded, nor user-info. The container in `abfs://container@account` is no user-info.
+No address may contain another address after `::`. A remote address may have neither a path segment `.` or `..`, even if
+it is percent-encoded, nor user-info. The container in `abfs://container@account` is no user-info.
 """
 
 from __future__ import annotations
