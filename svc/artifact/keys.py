@@ -98,7 +98,7 @@ def fingerprint(key: bytes) -> str:
 def parse_signing_keys(text: str, name: str = "SVC_SIGNING_KEYS") -> SigningKeys:
     """Parse keys in the format of `SVC_SIGNING_KEYS`. An empty text gives no keys. Messages call the text `name`.
 
-    Raises ConfigError, which names the number of the faulty entry, or a kid that stands twice, and never a key.
+    Raises ConfigError, which names the number of the faulty entry or the repeated kid, but never a key.
     """
     return SigningKeys(tuple(_parse(text, name).items()))
 
@@ -155,7 +155,7 @@ def is_development(kid: str, keys: SigningKeys) -> bool:
 
 
 def signer_fingerprint(key: bytes, signature: Signature) -> str:
-    """Return the signer's fingerprint for the header, of the secret for HMAC or of the public key for Ed25519.
+    """Return the signer's fingerprint for the header: that of the secret for HMAC, or of the public key for Ed25519.
 
     Every reader that can verify the signature has the key with this fingerprint.
     """

@@ -22,9 +22,10 @@ from svc.settings import Settings
 
 
 def lock_path(uri: str, settings: Settings) -> Path:
-    """Return the path of the lock for `uri`: beside a local path with the suffix `.lock`, else a name from the URI.
+    """Return the path of the lock for `uri`.
 
-    Locks of remote URIs are in `SVC_LOCK_DIR`, else in the user's cache folder.
+    The lock of a local path is beside it, with the suffix `.lock`. The lock of a remote URI has a name from the URI. It
+    is in `SVC_LOCK_DIR`, else in the user's cache folder.
     """
     if scheme_of(uri) in ("", "file"):
         path = local_path(uri)

@@ -188,9 +188,9 @@ class Versions:
         If there is no pointer yet, a hold does not prevent this. With `keep`, older versions than the newest `keep` are
         removed (see `_tidy`).
 
-        Raises ArtifactWriteError, ArtifactError, LockContestedError if the version log stays locked, and ConfigError if
-        its lock cannot be created or no key can sign. After an error the new version is removed if possible, unless it
-        is live or the log has a line about it.
+        Raises LockContestedError if the version log stays locked, and ConfigError if its lock cannot be created or no
+        key can sign. Also raises ArtifactWriteError and ArtifactError. After an error the new version is removed if
+        possible, unless it is live or the log has a line about it.
         """
         # Written before the lock is taken, because writing a large artifact takes long and would delay a rollback.
         sha8, written = self._store.put_version(write)
