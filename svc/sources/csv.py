@@ -193,8 +193,8 @@ class CsvSource:
     def sample(self, n_rows: int) -> pandas.DataFrame | None:
         """Return the first rows of `fetch`, without rows that have another number of fields than the header.
 
-        Over http(s) only the beginning of the file is read. Returns None if the file cannot be read or parsed, as the
-        beginning of a compressed file.
+        Over http(s) only the beginning of the file is read. Returns None if the file cannot be read or parsed, such as
+        the beginning of a compressed file.
         """
         part = next(find_parts(self._config, self._context, _EXTENSIONS, part="beginning"))
         with suppress(DataSourceError), part.open() as file:

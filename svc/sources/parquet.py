@@ -70,7 +70,7 @@ class ParquetSource:
     ) -> tuple[pandas.DataFrame, NDArray[np.int64], int]:
         """Return the n rows of `fetch` that `keep` selects, their positions in the source, (n,), and the number of all.
 
-        Of the other rows, those of one batch are held at a time.
+        The other rows are in memory only one batch at a time.
 
         `keep` gets the columns that `where` names, with the position in the source as index of each row. It selects the
         rows that satisfy `where`. Row groups without such rows are skipped by their statistics.
