@@ -154,7 +154,7 @@ def with_groups(  # noqa: PLR0917 - all of them are about one page
     divided by its deviation, and each group of ranker features gets a contribution.
 
     If the scorer's scores are no sums, `contributions` is None, and the group `scores` is a reason of its own.
-    Otherwise this group gets none, and its addends of an item's place and of mean values are not explained.
+    Otherwise this group gets no contribution, and its addends of an item's place and of mean values are not explained.
     """
     (page,) = scorer.rank([query._replace(limit=min(REORDERED, scorer.n_items), unordered=False)], history)
     table = ranker.contributions(history_of(query, history), page.items, page.scores)

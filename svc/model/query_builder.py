@@ -134,7 +134,7 @@ class QueryBuilder:
         profile: Profile | None,
         ignored_features: tuple[str, ...] = (),
     ) -> Prepared:
-        """Add the pins that may be shown to the query. Return it with the facts that its answer reports.
+        """Add to the query the pins that may be shown. Return it with the facts that its answer reports.
 
         Pins that may not be shown are among these facts, as ignored items and with the reason.
         """
@@ -193,7 +193,7 @@ class QueryBuilder:
 
 
 def with_candidates(query: Query, restriction: Restriction, excluded: Sequence[str]) -> Query:
-    """Add the new items that may be recommended to the query. Items with the `excluded` ids may not."""
+    """Add to the query the new items that may be recommended. New items with `excluded` ids are left out."""
     new = restriction.new
     assert new is not None, "asked only where there are new items"
     rows = new.candidates(excluded, restriction.include_items, restriction.allowed)

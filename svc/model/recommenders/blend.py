@@ -123,7 +123,8 @@ class BlendScorer(Scorer):
     def contributions(self, query: Query, history: History, items: NDArray[np.int32]) -> Contributions | None:
         """Return the contributions of all parts, each multiplied by weight / deviation of its part.
 
-        If the query has features, return those of the factor part alone, because it alone makes the scores.
+        If the query has features, return the contributions of the factor part alone, because this part alone makes the
+        scores.
 
         The deviations are those of the whole profile. A profile without one of its items would have other deviations,
         so removing the strongest reason may even raise a score.
