@@ -157,9 +157,9 @@ def place(
 ) -> PlacedItems:
     """Return the items of the list that the model does not know, prepared for the model.
 
-    `declared` has the bounds for the share of new items in a ranking. Call it from a thread, because preparing a long
-    list takes long. `yield_gil` is called after each item. Raises FeaturesNotSupported if the model has no item
-    features, or FeatureValueUnusable if it cannot use the value of a feature.
+    `declared` has the bounds for the share of new items in a ranking. Call this function from a thread, because
+    preparing a long list takes long. `yield_gil` is called after each item. Raises FeaturesNotSupported if the model
+    has no item features, or FeatureValueUnusable if it cannot use the value of a feature.
     """
     items = model.new_items(listed.ids, listed.features, declared.max_share, declared.min_share, yield_gil=yield_gil)
     rows = model.unknown(listed.ids)

@@ -141,7 +141,10 @@ class Loader:
 
 
 def _kid(name: str, blob: Blob) -> str:
-    """Return the key id in an artifact whose signature may be invalid. Logs an unreadable id, returns UNKNOWN_KID."""
+    """Return the key id in an artifact whose signature may be invalid.
+
+    Logs an unreadable id, and returns UNKNOWN_KID instead.
+    """
     try:
         return kid_of(blob.view)
     except ArtifactError as error:
