@@ -57,11 +57,11 @@ class FinalModel:
 def train_final(task: Task, result: SearchResult, learned: Learned | None = None) -> FinalModel:
     """Train the winner without holding out data, and build the model to serve.
 
-    If the recipe has features and the winner has not learned from them, the best trial that has becomes an extra part.
-    It answers for users and items outside the training data. If the recipe asks for a sample of users, both are trained
-    on the sample, and the vectors of all users are solved for afterwards.
+    If the recipe has features and the winner has not learned from them, the best trial that has learned from them
+    becomes an extra part, which answers for users and items outside the training data. If the recipe asks for a sample
+    of users, both are trained on the sample, and the vectors of all users are solved for afterwards.
 
-    `learned` is the ranker that reorders the items recommended to a user. If it is None, they keep the winner's order.
+    `learned` is the ranker that reorders the items recommended to a user. If it is None, items keep the winner's order.
     Raise FeatureRidgeFailed if the feature weights cannot be solved for.
     """
     best, interactions = result.best, task.data.interactions
@@ -165,7 +165,7 @@ def _train(task: Task, trial: TrialRecord, columns: Columns, start: WarmStart | 
 def _feature_aware(task: Task, result: SearchResult) -> TrialRecord | None:
     """Return the trial that learned from features: a part of the winning blend, a reused one, or the search's best.
 
-    Return None if the recipe has no features. If it has and no trial learned from them, also log an event.
+    Return None if the recipe has no features. If it has features but no trial learned from them, also log an event.
     """
     if not task.data.sides:
         return None

@@ -259,7 +259,7 @@ def _at_least(counted: str, minimum: int, model_needs: int) -> str:
 
 
 def _what_to_do(interactions: Interactions) -> str:
-    """Return the causes of too little data and an advice.
+    """Return the causes of too little data, and advice.
 
     The advice is to correct `cleansing.where` if it left no usable row, and to mend rows if more rows were unusable
     than remain. Otherwise it is to provide more data or lower the minimum.

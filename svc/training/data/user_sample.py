@@ -80,7 +80,7 @@ def solve_users(
     - `features`, (users, F), are encoded user features. Only iALS reads them.
     - If `rows` is given, only these users are solved for, and the other users get zeros.
 
-    The vectors of BPR cannot be solved for. It keeps those from its training. Raise TrainingError if `matrix` has
+    The vectors of BPR cannot be solved for, so BPR keeps those from its training. Raise TrainingError if `matrix` has
     another number of users than this training, or if a vector is not finite.
     """
     if not isinstance(scorer, FactorScorer):

@@ -64,8 +64,8 @@ def live_model(task: Task, keys: SigningKeys, settings: Settings) -> tuple[Incum
     """Return the live model of the recipe, with a ranker that was not trained on held-out interactions.
 
     Under `time_global`, a model that was trained before the cut-off is scored as it is, if this version of svc can load
-    it and if a user that it knows has held-out items that it may recommend. Otherwise its class and parameters are
-    trained again on the training part of the split.
+    it, and if at least one user known to the model has held-out items that the model may recommend. Otherwise its class
+    and parameters are trained again on the training part of the split.
 
     Return None and log an event if there is no live model, or if it cannot be trained again. Raise ArtifactReadError if
     there is one that cannot be read.

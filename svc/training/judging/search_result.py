@@ -37,7 +37,7 @@ class Reused:
     def figures(self, *path: str) -> Mapping[str, Any]:
         """Return figures that only a search measures, for the header of a refit, with the time of the search.
 
-        `path` are the keys to them in `evaluation`. If it lacks them, return `{"skipped": reason}`.
+        `path` are the keys to them in `evaluation`. If `evaluation` lacks them, return `{"skipped": reason}`.
         """
         figures: Any = self.evaluation
         for key in path:

@@ -143,8 +143,8 @@ class Search:
     def _fill(self) -> bool:
         """Tell, ask for and start as many trials as allowed. Return True while this process has untold trials.
 
-        Asking comes first, so the next trial is asked for after each told one. The results that a suggestion can learn
-        from then depend only on its trial's number.
+        Asking comes first, so after each told trial the next trial is asked for. The results that a suggestion can
+        learn from then depend only on its trial's number.
         """
         while self._ask_next() or self._tell_next():
             pass
@@ -165,8 +165,8 @@ class Search:
     def _others_work(self) -> bool:
         """Release the trials of dead processes. Return True while fewer trials have finished than the budget has.
 
-        The missing ones are trained by other processes, or this process can ask for them. If the storage is not shared,
-        do nothing and return False.
+        The missing trials are trained by other processes, or this process can ask for them. If the storage is not
+        shared, do nothing and return False.
         """
         if not self.storage.shared:
             return False

@@ -76,10 +76,10 @@ class AlgorithmSampler:
     def choose_algorithm(self, number: int, others: list[FrozenTrial]) -> tuple[str, int]:
         """Return the algorithm of trial `number`, and the trial's place among the trials of this algorithm.
 
-        `others` are the other trials of the study. A trial planned for an eliminated algorithm goes to the remaining
-        algorithm with the fewest trials of those that can use more, or stays as planned if there is none. A trial
-        beyond the plan replaces an abandoned trial, so it goes to the algorithm that is furthest below its planned
-        number, and its place is `number`.
+        `others` are the other trials of the study. A trial planned for an eliminated algorithm goes to another
+        algorithm. Of the remaining algorithms that can use more trials, this is the algorithm with the fewest. If there
+        is none, the trial stays as planned. A trial beyond the plan replaces an abandoned trial, so it goes to the
+        algorithm that is furthest below its planned number, and its place is `number`.
         """
         planned = self.plan.slot(number)
         if planned is None:
