@@ -12,6 +12,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+import structlog
 import trio.testing
 
 from svc import logs
@@ -24,6 +25,9 @@ from tests.project.keyword_index import KeywordIndex
 # Examples have no deadline: the first one may import a library, and machines are busy.
 hypothesis.settings.register_profile("svc", deadline=None)
 hypothesis.settings.load_profile("svc")
+
+# The tracebacks of rich, structlog's default, take half a second each.
+structlog.get_config()["processors"][-1].exception_formatter = structlog.dev.plain_traceback
 
 SYSTEM_FOLDERS = (Path(__file__).parent / "e2e",)
 """Folders whose tests all start processes or simulate load."""

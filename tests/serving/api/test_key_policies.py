@@ -277,7 +277,7 @@ RULES = st.builds(
 FORMS = st.sampled_from(["{}", "{}?", "http://localhost{}", "HTTPS://localhost:80{}?"])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     rules=RULES,
     row=st.sampled_from([*ROWS, *READS]),

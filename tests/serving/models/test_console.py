@@ -17,7 +17,7 @@ from svc.model.features import TokenColumn
 from svc.model.ids import IdTable
 from svc.recipe.load import LoadedRecipe, load_recipe
 from svc.serving.models import console
-from svc.serving.models.console import MAX_VALUES, MOST, _column, find_items, read_versions
+from svc.serving.models.console import MAX_VALUES, _column, find_items, read_versions
 from svc.serving.models.fragments import ItemFragments
 from svc.serving.models.item_tables import MetadataTable
 from svc.serving.models.registry import Served
@@ -200,8 +200,9 @@ def test_a_recipe_without_versioning_has_no_versions(tmp_path: Path) -> None:
     }
 
 
-def test_only_the_newest_versions_are_listed(tmp_path: Path) -> None:
+def test_only_the_newest_versions_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The number is bounded."""
-    trained = [train(tmp_path, number) for number in range(MOST + 3)]
+    monkeypatch.setattr(console, "MOST", 4)
+    trained = [train(tmp_path, number) for number in range(6)]
     found = read_versions(books(tmp_path), KEYS, Settings())["versions"]
-    assert [version["sha8"] for version in found] == trained[: -MOST - 1 : -1]
+    assert [version["sha8"] for version in found] == trained[:1:-1]

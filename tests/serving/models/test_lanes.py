@@ -188,11 +188,11 @@ async def test_each_of_thousands_of_callers_gets_its_own_answer() -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lane.run)
         async with trio.open_nursery() as clients:
-            for number in range(3000):
+            for number in range(1000):
                 clients.start_soon(client, number)
         lane.close()
-    assert sum(outcomes.values()) == 3000
-    assert min(outcomes.values()) > 50
+    assert sum(outcomes.values()) == 1000
+    assert min(outcomes.values()) > 15
 
 
 async def test_waiting_singles_are_scored_without_a_thread_if_their_call_is_cheap() -> None:
@@ -434,7 +434,7 @@ class Patient(NamedTuple):
         return Overloaded() if trio.current_time() > self.until_s else None
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(12))
 async def test_a_plain_query_waits_for_two_calls_at_most(
     seed: int, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -469,8 +469,8 @@ async def test_a_plain_query_waits_for_two_calls_at_most(
             await lane.rank([rng.choice(questions)])
         for _ in range(4):
             nursery.start_soon(batches)
-        for _ in range(100):
-            await trio.sleep(rng.uniform(0, 0.2))
+        for _ in range(40):
+            await trio.sleep(rng.uniform(0, 0.1))
             began = trio.current_time()
             await lane.rank([Query(limit=10, user=0)])
             waits.append(trio.current_time() - began)

@@ -17,7 +17,7 @@ from tests.serving.client import N_ITEMS, Client, serve, served_in, serving
 
 pytestmark = pytest.mark.anyio
 RECOMMEND = "/v1/recipes/movies:recommend"
-TREES, BATCH = 500, 250
+TREES, BATCH = 200, 100
 GENRES = ["Comedy", "Drama|Comedy", "War|g7", None, "d e|é"]
 
 

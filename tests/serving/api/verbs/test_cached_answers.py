@@ -55,14 +55,14 @@ async def answered(client: Client, question: object, path: str = RECOMMEND) -> b
     return answer.body
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(asked=st.lists(questions, min_size=1, max_size=6))
+@settings(deadline=None, max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(asked=st.lists(questions, min_size=4, max_size=20))
 async def test_answers_are_the_same_bytes_as_without_the_cache(asked: list[dict[str, Any]]) -> None:
     async with (
         serving(Settings(cached_answers=2)) as (remembering, _),
         serving(Settings(cached_answers=0)) as (forgetful, _),
     ):
-        for question in asked + asked:
+        for question in [*(asked[place // 2] for place in range(2 * len(asked))), *asked]:
             first = await forgetful.post(RECOMMEND, question, headers=ID)
             second = await remembering.post(RECOMMEND, question, headers=ID)
             assert (first.status, first.body, first.headers) == (second.status, second.body, second.headers)
@@ -131,14 +131,14 @@ async def test_long_bodies_and_long_answers_are_not_cached() -> None:
 @pytest.mark.parametrize("padding", [100, 0], ids=["long bodies", "long answers"])
 async def test_the_memory_of_the_cache_is_bounded(padding: int) -> None:
     """The bound includes body, answer and the overhead of each entry, as the interpreter traces them."""
-    most = 200_000
+    most = 80_000
     padded = {"user_id": "u3", "exclude_items": [f"unknown {number:04}" for number in range(padding)]}
     async with serving(Settings(cached_answers=10_000, cached_answers_bytes=most)) as (client, _):
         await answered(client, {"user_id": "u3"})
         gc.collect()
         tracemalloc.start()
         try:
-            for number in range(300):
+            for number in range(120):
                 shortest = 1 if padding else 50
                 await answered(client, {**padded, "limit": shortest + number % 50, "offset": number // 50})
             gc.collect()
@@ -146,8 +146,8 @@ async def test_the_memory_of_the_cache_is_bounded(padding: int) -> None:
         finally:
             tracemalloc.stop()
         known = client.app._verbs._cached_answers
-        assert 0.8 * most < known.n_bytes <= most
-        assert 20 < len(known) < 300
+        assert 0.6 * most < known.n_bytes <= most
+        assert 8 < len(known) < 120
         assert kept < 2 * most, kept
 
 
