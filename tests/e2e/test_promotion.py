@@ -13,7 +13,7 @@ from svc.settings import Settings
 from tests.e2e.conftest import Shop
 from tests.e2e.server import Server, put, until
 from tests.serving.artifacts import SIGNING_KEYS
-from tests.training.judging.gated import write_tastes
+from tests.training.runs import write_tastes
 
 pytestmark = pytest.mark.integration
 

@@ -18,7 +18,7 @@ from svc.model.ranking.query import Interaction, Query
 from svc.settings import Settings
 from svc.training.fitting.trial import TrialRecord
 from svc.training.outcome import TrainingOutcome
-from tests.training.test_run import Make, item_features, run, small_training
+from tests.training.runs import Make, features_of, run, small_training
 
 
 @pytest.mark.usefixtures("without_drawing")
@@ -31,7 +31,7 @@ def test_the_best_feature_aware_trial_answers_cold_starts_beside_another_winner(
     alone, _ = loaded(plain)
     training = small_training(algorithms=["TopPop", "IALS", "CosineKNN"], n_trials=5)
     report = tmp_path / "report.html"
-    result = run(make_recipe(training=training, features=item_features(items_csv)), report=report)
+    result = run(make_recipe(training=training, features=features_of(items_csv)), report=report)
     model, head = loaded(result)
     assert head["best_class"] == "CosineKNNRecommender"
     assert head["features"]["active"] is True
@@ -68,7 +68,7 @@ def test_features_without_a_complete_trial_are_inactive_with_a_warning(
     monkeypatch.setattr(
         "svc.training.judging.search_result.by_score", lambda trials: sorted(trials, key=lambda one: one.number)
     )
-    model, head = loaded(run(make_recipe(training=training, features=item_features(items_csv))))
+    model, head = loaded(run(make_recipe(training=training, features=features_of(items_csv))))
     assert head["best_class"] == "TopPopRecommender"
     assert head["features"]["active"] is False
     assert "parts" not in head
@@ -90,8 +90,7 @@ def test_means_and_deviations_of_users_are_trained_only_for_recipes_that_serve_u
     monkeypatch.setattr("svc.model.recommenders.users.measured_moments", None)
     model.serve_users()
     prepared = [
-        one.prepare_users(item_id=one.item_ids.at(3), item_features=None, limit=9, order="lift")
-        for one in (plain, model)
+        one.prepare_users(item_id=one.item_ids.at(3), features_of=None, limit=9, order="lift") for one in (plain, model)
     ]
     (expected,), (ranking,) = (one.rank([asked.query]) for one, asked in zip((plain, model), prepared, strict=True))
     assert ranking.items.tolist() == expected.items.tolist()

@@ -21,7 +21,7 @@ from svc.settings import Settings
 from svc.training import refit
 from svc.training.judging.incumbent import Incumbent
 from tests.recipe.loading import load
-from tests.training.judging.gated import ENFORCE, OUTPUT, Make, header, live, records_of, run, training, write_tastes
+from tests.training.runs import ENFORCE, OUTPUT, Make, header, live, records_of, run, training, write_tastes
 
 EVERYTHING = {
     "algorithms": ["IALS", "CosineKNN", "Blend"],

@@ -16,8 +16,8 @@ from svc.library.recommender import Recommender
 from svc.model.ranking.query import Interaction
 from svc.recipe.algorithms import ITEM_WEIGHTS
 from svc.settings import Settings
+from tests.training.runs import Make, run
 from tests.training.test_recency import loaded, recipe_blocks
-from tests.training.test_run import Make, run
 
 
 def write_sessions(path: Path, seed: int = 0, n_users: int = 60, n_items: int = 40) -> Path:

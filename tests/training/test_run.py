@@ -4,113 +4,57 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
+import structlog
 
 from svc import events
-from svc.artifact.keys import SigningKeys, development_keys, parse_signing_keys
+from svc.artifact.keys import SigningKeys, parse_signing_keys
 from svc.artifact.lock import run_lock
 from svc.artifact.store import read_verified
 from svc.errors import SignatureMismatch
-from svc.model import codec
-from svc.model.load_model import check_features, rehearse
+from svc.model.load_model import rehearse
 from svc.model.ranking.query import Query
 from svc.progress import Progress
-from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
 from svc.training import final_model
 from svc.training.judging import measurements
 from svc.training.outcome import TrainingOutcome
 from svc.training.run import TrainOptions, train
+from tests.training.runs import (
+    Log,
+    Make,
+    features_of,
+    header,
+    last,
+    opened,
+    payload,
+    records_of,
+    run,
+    small_training,
+    training,
+)
 
-Make = Callable[..., LoadedRecipe]
 ORDER = [
     "training_started", "fetching_data", "data_fetched", "data_cleansed", "splitting_data", "split_done",
     "search_started", "search_done", "training_final_model", "final_model_trained", "artifact_written", "train_done",
 ]  # fmt: skip
 
 
-def run(loaded: LoadedRecipe, settings: Settings | None = None, **options: Any) -> TrainingOutcome:
-    chosen = TrainOptions(run_id="r1", dev_unsigned=True, **options)
-    return train(loaded, chosen, settings or Settings(), Progress())
+class Whole(NamedTuple):
+    """A training, its log, and for each model that was measured whether it was freed before the final training."""
+
+    result: TrainingOutcome
+    log: Log
+    freed: list[bool]
 
 
-def small_training(**changes: Any) -> dict[str, Any]:
-    base = {
-        "algorithms": ["TopPop", "CosineKNN"],
-        "n_trials": 3,
-        "cutoff": 5,
-        "split": {"scheme": "time_user", "heldout_ratio": 0.3},
-    }
-    return {**base, **changes}
-
-
-def last(log: list[dict[str, Any]]) -> dict[str, Any]:
-    return log[-1]
-
-
-def test_a_run_emits_every_event_in_order_with_its_fields(make_recipe: Make, log: list[dict[str, Any]]) -> None:
-    """The events are all those of the specification, with the declared fields."""
-    assert run(make_recipe()).exit_code == 0
-    names = [record["event"] for record in log]
-    assert [name for name in names if name in ORDER] == ORDER
-    written = next(record for record in log if record["event"] == "artifact_written")
-    assert (written["versioning"], written["kid"]) == ("always_overwrite", "dev")
-    assert Path(written["artifact"]).stat().st_size == written["artifact_bytes"] > written["payload_bytes"] > 0
-    for record in log:
-        assert set(events.EVENTS[record["event"]].fields) <= set(record), record["event"]
-
-
-def test_the_artifact_describes_its_training_and_answers_requests(make_recipe: Make) -> None:
-    """Header and payload agree. The histories include the held-out items."""
-    result = run(make_recipe())
-    assert result.artifact is not None
-    _, parsed = read_verified(result.artifact, development_keys(), Settings())
-    head = parsed.header
-    assert head["algorithms"] == ["IALSRecommender", "TopPopRecommender", "CosineKNNRecommender"]
-    assert (head["metric"], head["cutoff"], head["recipe_name"], head["run_id"]) == ("ndcg", 5, "small", "r1")
-    assert head["tuning"]["completed"] + head["tuning"]["pruned"] == 5
-    assert set(head["tuning"]["best_per_algorithm"]) == set(head["algorithms"])
-    assert head["data_stats"]["n_interactions"] == 80 * 12
-    assert head["data_stats"]["n_heldout_interactions"] == 80 * 3
-    assert head["evaluation"]["ndcg"] == head["best_score"]
-    assert "features" not in head
-    model = codec.decode(parsed.payload)
-    model.ready()
-    assert (model.n_users, model.n_items) == (80, 40)
-    ranking = model.rank([Query(limit=40, user=0)])[0]
-    assert len(ranking.items) <= 40 - 12
-
-
-def test_each_trial_has_its_ranking_time(make_recipe: Make, log: list[dict[str, Any]]) -> None:
-    """The log and the header have it, for the best trial of each algorithm, too."""
-    result = run(make_recipe(training=small_training()))
-    assert result.artifact is not None
-    tuning = read_verified(result.artifact, development_keys(), Settings())[1].header["tuning"]
-    assert all(record["rank_ms"] > 0 for record in log if record["event"] == "trial_done")
-    assert len(tuning["trials"]["rank_ms"]) == tuning["completed"]
-    assert all(best["rank_ms"] in tuning["trials"]["rank_ms"] for best in tuning["best_per_algorithm"].values())
-
-
-def test_a_ranking_time_above_the_limit_for_all_trials_ends_the_training_with_advice(
-    make_recipe: Make, log: list[dict[str, Any]]
-) -> None:
-    """The training writes nothing."""
-    result = run(make_recipe(training=small_training(max_rank_ms=1e-6)))
-    assert (result.exit_code, result.artifact) == (4, None)
-    assert last(log)["code"] == "training_error"
-    assert "training.max_rank_ms" in last(log)["error"]
-
-
-def test_the_measured_model_is_freed_before_the_final_training(
-    make_recipe: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two models at once would double the memory of a training on large data."""
+@pytest.fixture(scope="module")
+def whole(make_shared_recipe: Make) -> Whole:
     measured: list[weakref.ref[Any]] = []
-    gone: list[bool] = []
+    freed: list[bool] = []
     measure, train_last = measurements.measure_winner, final_model.train_final
 
     def watched(*arguments: Any) -> Any:
@@ -120,13 +64,66 @@ def test_the_measured_model_is_freed_before_the_final_training(
 
     def last_of_all(*arguments: Any, **options: Any) -> Any:
         gc.collect()
-        gone.append(measured[0]() is None)
+        freed.extend(model() is None for model in measured)
         return train_last(*arguments, **options)
 
-    monkeypatch.setattr(measurements, "measure_winner", watched)
-    monkeypatch.setattr(final_model, "train_final", last_of_all)
-    assert run(make_recipe()).exit_code == 0
-    assert gone == [True]
+    with pytest.MonkeyPatch.context() as patch, structlog.testing.capture_logs() as records:
+        patch.setattr(measurements, "measure_winner", watched)
+        patch.setattr(final_model, "train_final", last_of_all)
+        return Whole(run(make_shared_recipe()), records, freed)
+
+
+def test_a_run_emits_every_event_in_order_with_its_fields(whole: Whole) -> None:
+    """The events are all those of the specification, with the declared fields."""
+    assert whole.result.exit_code == 0
+    names = [record["event"] for record in whole.log]
+    assert [name for name in names if name in ORDER] == ORDER
+    (written,) = records_of(whole.log, "artifact_written")
+    assert (written["versioning"], written["kid"]) == ("always_overwrite", "dev")
+    assert Path(written["artifact"]).stat().st_size == written["artifact_bytes"] > written["payload_bytes"] > 0
+    for record in whole.log:
+        assert set(events.EVENTS[record["event"]].fields) <= set(record), record["event"]
+
+
+def test_the_artifact_describes_its_training_and_answers_requests(whole: Whole) -> None:
+    """Header and payload agree. The histories include the held-out items."""
+    model, head = opened(whole.result)
+    assert head["algorithms"] == ["IALSRecommender", "TopPopRecommender", "CosineKNNRecommender"]
+    assert (head["metric"], head["cutoff"], head["recipe_name"], head["run_id"]) == ("ndcg", 5, "small", "r1")
+    assert head["tuning"]["completed"] + head["tuning"]["pruned"] == 5
+    assert set(head["tuning"]["best_per_algorithm"]) == set(head["algorithms"])
+    assert head["data_stats"]["n_interactions"] == 80 * 12
+    assert head["data_stats"]["n_heldout_interactions"] == 80 * 3
+    assert head["evaluation"]["ndcg"] == head["best_score"]
+    assert "features" not in head
+    assert (model.n_users, model.n_items) == (80, 40)
+    ranking = model.rank([Query(limit=40, user=0)])[0]
+    assert len(ranking.items) == 40 - 12
+
+
+def test_each_trial_has_its_ranking_time(whole: Whole) -> None:
+    """The log and the header have it, for the best trial of each algorithm, too."""
+    tuning = header(whole.result.artifact)["tuning"]
+    done = records_of(whole.log, "trial_done")
+    assert len(done) == tuning["completed"] + tuning["pruned"]
+    assert all(record["rank_ms"] > 0 for record in done)
+    assert len(tuning["trials"]["rank_ms"]) == tuning["completed"]
+    assert all(best["rank_ms"] in tuning["trials"]["rank_ms"] for best in tuning["best_per_algorithm"].values())
+
+
+def test_the_measured_model_is_freed_before_the_final_training(whole: Whole) -> None:
+    """Two models at once would double the memory of a training on large data."""
+    assert whole.freed == [True]
+
+
+def test_a_ranking_time_above_the_limit_for_all_trials_ends_the_training_with_advice(
+    make_recipe: Make, log: Log
+) -> None:
+    """The training writes nothing."""
+    result = run(make_recipe(training=small_training(max_rank_ms=1e-6)))
+    assert (result.exit_code, result.artifact) == (4, None)
+    assert last(log)["code"] == "training_error"
+    assert "training.max_rank_ms" in last(log)["error"]
 
 
 def test_a_training_signs_by_the_configured_algorithm(make_recipe: Make) -> None:
@@ -148,22 +145,17 @@ def test_hidden_rows_of_unknown_users_or_items_do_not_change_the_payload(make_re
     late = 1_700_000_000
     ratings, hide = make_ratings("all.csv"), {"hide": {"ts": {"gte": late}}}
 
-    def payload(cleansing: dict[str, Any]) -> bytes:
-        result = run(make_recipe(ratings=ratings, cleansing=cleansing))
-        return bytes(read_verified(result.artifact, development_keys(), Settings())[1].payload)
+    def trained(cleansing: dict[str, Any]) -> bytes:
+        return payload(run(make_recipe(ratings=ratings, cleansing=cleansing, training=training())).artifact)
 
-    plain = payload({})
-    assert payload(hide) == plain
-    rows = ratings.read_text()
+    plain, rows = trained({}), ratings.read_text()
     ratings.write_text(f"{rows}stranger,i0,{late}\nu0,nobody's,{late}\n")
-    assert payload(hide) == plain
+    assert trained(hide) == plain
     ratings.write_text(f"{rows}u0,i1,{late}\n")
-    assert payload(hide) != plain
+    assert trained(hide) != plain
 
 
-def test_an_unexpected_error_is_internal(
-    make_recipe: Make, log: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unexpected_error_is_internal(make_recipe: Make, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """A defect ends the training like a failure, with its stack frames."""
 
     def broken(*_: object) -> None:
@@ -175,34 +167,29 @@ def test_an_unexpected_error_is_internal(
     assert last(log)["error"] == "ZeroDivisionError: surprise"
 
 
-def test_missing_keys_are_noticed_before_data_is_read(make_recipe: Make, log: list[dict[str, Any]]) -> None:
+def test_missing_keys_are_noticed_before_data_is_read(make_recipe: Make, log: Log) -> None:
     """The exit code is 8, and nothing is fetched."""
     options = TrainOptions(run_id="r1")
     assert train(make_recipe(), options, Settings(), Progress()).exit_code == 8
-    assert "fetching_data" not in [record["event"] for record in log]
+    assert not records_of(log, "fetching_data")
 
 
-@pytest.mark.parametrize(
-    ("training", "code"),
-    [({"storage_path": "postgres://db/x"}, "storage_path_unusable"), ({"storage_path": "no/such/x.db"}, None)],
-)
-def test_unusable_storage_is_noticed_before_data_is_read(
-    training: dict[str, Any], code: str | None, make_recipe: Make, log: list[dict[str, Any]]
-) -> None:
+@pytest.mark.parametrize("path", ["postgres://db/x", "no/such/x.db"])
+def test_unusable_storage_is_noticed_before_data_is_read(path: str, make_recipe: Make, log: Log) -> None:
     """The exit code is 8 with the error's code, and nothing is fetched."""
-    assert run(make_recipe(training=small_training(**training))).exit_code == 8
-    assert last(log)["code"] == (code or "storage_path_unusable")
-    assert "fetching_data" not in [record["event"] for record in log]
+    assert run(make_recipe(training=training(storage_path=path))).exit_code == 8
+    assert last(log)["code"] == "storage_path_unusable"
+    assert not records_of(log, "fetching_data")
 
 
 def test_bprfm_without_its_extra_is_noticed_before_data_is_read(
-    make_recipe: Make, log: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    make_recipe: Make, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The message names the extra."""
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert run(make_recipe(training=small_training(algorithms=["bprfm"]))).exit_code == 8
     assert "'.[bprfm]'" in last(log)["error"]
-    assert "fetching_data" not in [record["event"] for record in log]
+    assert not records_of(log, "fetching_data")
 
 
 @pytest.mark.parametrize(
@@ -210,7 +197,7 @@ def test_bprfm_without_its_extra_is_noticed_before_data_is_read(
     [({}, 0), ({"fail_on_busy": True}, 6), ({"lock_timeout": 0.05}, 6), ({"no_lock": True}, 0)],
 )
 def test_a_held_lock_skips_refuses_or_waits_by_the_flags(
-    options: dict[str, Any], exit_code: int, make_recipe: Make, log: list[dict[str, Any]]
+    options: dict[str, Any], exit_code: int, make_recipe: Make, log: Log
 ) -> None:
     """The exit code is 0 for a skip, and 6 for a refusal or a timeout. --no-lock ignores the lock."""
     loaded = make_recipe(training=small_training())
@@ -224,7 +211,7 @@ def test_a_held_lock_skips_refuses_or_waits_by_the_flags(
 
 
 def test_an_interrupt_removes_lock_and_temporary_files(
-    make_recipe: Make, log: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    make_recipe: Make, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The exit code is that of the signal. No artifact remains."""
 
@@ -242,9 +229,7 @@ def test_an_interrupt_removes_lock_and_temporary_files(
     assert list((loaded.base_dir / "out").iterdir()) == []
 
 
-def test_search_only_writes_no_artifact_and_a_later_run_reuses_its_trials(
-    make_recipe: Make, log: list[dict[str, Any]]
-) -> None:
+def test_search_only_writes_no_artifact_and_a_later_run_reuses_its_trials(make_recipe: Make, log: Log) -> None:
     """The later process finds the budget used, and trains only the winner."""
     loaded = make_recipe(training=small_training(storage_path="s.db"))
     assert run(loaded, search_only=True) == TrainingOutcome(0)
@@ -255,72 +240,23 @@ def test_search_only_writes_no_artifact_and_a_later_run_reuses_its_trials(
 
 
 def test_features_are_searched_encoded_and_measured(make_recipe: Make, items_csv: Path) -> None:
-    """The header has dimensions and columns. Cold items are scored beside popularity."""
-    features = {
-        "item": {
-            "source": {"type": "csv", "path": str(items_csv)},
-            "id_column": "item_id",
-            "columns": [{"name": "group", "kind": "categorical"}, {"name": "size", "kind": "numerical"}],
-        }
-    }
-    training = small_training(algorithms=["IALS"], n_trials=3)
-    result = run(make_recipe(training=training, features=features))
-    assert result.artifact is not None
-    _, parsed = read_verified(result.artifact, development_keys(), Settings())
-    head = parsed.header
-    assert head["features"] == {
-        "version": 1,
-        "active": True,
-        "item": {"dimension": 4, "columns": ["group", "size"]},
-    }
+    """The header has dimensions, columns and the number of words. Only the payload has the words themselves."""
+    columns = {"name": "group", "kind": "text", "max_words": 2}, {"name": "size", "kind": "numerical"}
+    result = run(make_recipe(training=training("IALS"), features=features_of(items_csv, *columns)))
+    model, head = opened(result)
+    texts = [{"column": "group", "words": 2, "max_words": 2}]
+    item = {"dimension": 4, "columns": ["group", "size"], "texts": texts}
+    assert head["features"] == {"version": 1, "active": True, "item": item}
     assert "lambda_item_feature" in head["best_params"]
     cold = head["evaluation"]["cold_start"]["item"]
     assert (cold["n_draws"], cold["n_held"]) == (10, 40)
     assert {"model", "popularity", "random"} <= set(cold)
-    model = codec.decode(parsed.payload)
-    check_features(model, head)
-    model.ready()
-    rehearse(model)
-
-
-def test_the_words_of_texts_are_counted_in_the_header_and_held_by_the_payload(
-    make_recipe: Make, items_csv: Path
-) -> None:
-    """The header has no words."""
-    columns = [{"name": "group", "kind": "text", "max_words": 2}]
-    features = {"item": {"source": {"type": "csv", "path": str(items_csv)}, "id_column": "item_id", "columns": columns}}
-    result = run(make_recipe(training=small_training(algorithms=["IALS"], n_trials=1), features=features))
-    assert result.artifact is not None
-    _, parsed = read_verified(result.artifact, development_keys(), Settings())
-    texts = [{"column": "group", "words": 2, "max_words": 2}]
-    assert parsed.header["features"]["item"] == {"dimension": 3, "columns": ["group"], "texts": texts}
-    model = codec.decode(parsed.payload)
-    check_features(model, parsed.header)
-    model.ready()
     rehearse(model)
     assert len(model.features.item.encoders[0].vocabulary.all()) == 2
 
 
-def item_features(table: Path) -> dict[str, Any]:
-    columns = [{"name": "group", "kind": "categorical"}, {"name": "size", "kind": "numerical"}]
-    return {"item": {"source": {"type": "csv", "path": str(table)}, "id_column": "item_id", "columns": columns}}
-
-
-def test_the_report_is_one_page_without_network(make_recipe: Make, tmp_path: Path) -> None:
-    """Plots and styles are inline. The page has no scripts and loads nothing."""
-    target = tmp_path / "report.html"
-    assert run(make_recipe(), report=target).exit_code == 0
-    page = target.read_text(encoding="utf-8")
-    assert page.count("<svg") == 7
-    assert "TopPop" in page
-    assert "TopPopRecommender" not in page
-    assert "<script" not in page
-    assert 'src="http' not in page
-    assert 'href="http' not in page
-
-
 def test_an_error_after_the_artifact_names_it(
-    make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    make_recipe: Make, tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run fails because it cannot write its report, but the model is live."""
 
@@ -328,7 +264,7 @@ def test_an_error_after_the_artifact_names_it(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("svc.training.report.page.replace_file", full)
-    loaded = make_recipe(training=small_training(n_trials=1), promotion={"mode": "report"})
+    loaded = make_recipe(training=training(), promotion={"mode": "report"})
     target = tmp_path / "report.html"
     written = str(loaded.base_dir / "out/small.svc")
     assert run(loaded, report=target) == TrainingOutcome(5, written, "promoted")
@@ -336,7 +272,8 @@ def test_an_error_after_the_artifact_names_it(
     assert last(log)["error"] == f"the report {target} cannot be written: No space left on device; {in_place}"
 
 
-def test_a_report_that_cannot_be_written_is_noticed_first(make_recipe: Make, log: list[dict[str, Any]]) -> None:
+def test_a_report_that_cannot_be_written_is_noticed_first(make_recipe: Make, log: Log) -> None:
     """The check comes before an hour of training."""
     assert run(make_recipe(), report=Path("/nowhere/report.html")).exit_code == 8
-    assert "fetching_data" not in [record["event"] for record in log]
+    assert "cannot be written" in last(log)["error"]
+    assert not records_of(log, "fetching_data")

@@ -20,7 +20,7 @@ from svc.training.validate import validate
 from tests.object_store import ObjectsInMemory
 from tests.recipe.loading import load
 from tests.training.data.test_interactions import from_frame
-from tests.training.test_run import run, small_training
+from tests.training.runs import run, small_training
 
 DAY = 1_700_000_000
 

@@ -13,7 +13,7 @@ from svc.errors import MinDataViolation
 from svc.recipe.schema import Cleansing
 from svc.training.data.fetch import check_thresholds
 from tests.training.data.test_interactions import SCHEMA, frame, from_frame
-from tests.training.test_run import Make, last, run, small_training
+from tests.training.runs import Make, last, run, small_training
 
 
 def test_too_little_data_exits_with_4_and_logs_all_counts(make_recipe: Make, log: list[dict[str, Any]]) -> None:

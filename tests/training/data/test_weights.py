@@ -38,7 +38,7 @@ from svc.training.judging.task import Task, split_data
 from svc.training.run import TrainOptions, train
 from svc.training.search import prepare
 from tests.training.data.test_interactions import from_frame
-from tests.training.judging.gated import Make, header, run, training, write_tastes
+from tests.training.runs import Make, header, run, training, write_tastes
 
 DAY = 86_400
 WEIGHTED = InteractionSchema(user_column="u", item_column="i", time_column="t", time_unit="s", weight_column="w")

@@ -21,7 +21,7 @@ from svc.settings import Settings
 from svc.training.data.fetch import load
 from svc.training.data.where import kept_rows
 from svc.training.validate import validate
-from tests.training.test_run import Make, last, run, small_training
+from tests.training.runs import Make, last, run, small_training
 
 FRAME = pd.DataFrame(
     {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,11 +14,6 @@ from scipy import sparse
 
 from svc.model.features import NumberColumn, SideEncoder, TokenColumn
 from svc.model.ids import IdTable
-from svc.progress import Progress
-from svc.recipe.load import LoadedRecipe
-from svc.settings import Settings
-from svc.training.data import fetch
-from svc.training.data.features import FittedSide
 from svc.training.fitting.export import to_scorer
 from svc.training.fitting.train import train_epochs
 from svc.training.fitting.trial import TrialRecord
@@ -32,10 +26,8 @@ from svc.training.judging.coldstart import (
     training_work,
 )
 from svc.training.judging.search_result import SearchResult
-from svc.training.judging.task import Task, split_data
-from svc.training.search import prepare
-
-Make = Callable[..., LoadedRecipe]
+from svc.training.judging.task import Task
+from tests.training.runs import Make, features_of, task_of, training
 
 
 @pytest.mark.parametrize("nu", [0.0, 1.0])
@@ -75,15 +67,9 @@ def _task(make_recipe: Make, tmp_path: Path, columns: dict[str, list[str]], kind
     (tmp_path / "r.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     rows = [f"i{item}," + ",".join(values[item] for values in columns.values()) for item in range(n_items)]
     (tmp_path / "f.csv").write_text("\n".join(["item_id," + ",".join(columns), *rows]) + "\n", encoding="utf-8")
-    declared = [{"name": name, "kind": kind} for name in columns]
-    source = {"type": "csv", "path": str(tmp_path / "f.csv")}
-    loaded = make_recipe(
-        ratings=tmp_path / "r.csv",
-        features={"item": {"source": source, "id_column": "item_id", "columns": declared}},
-        training={"algorithms": ["IALS"], "n_trials": 1, "cutoff": 5, "split": {"heldout_ratio": 0.2}},
-    )
-    found = fetch.load(loaded, Settings(), {}, Progress())
-    return prepare.make_task(loaded, found, split_data(loaded, found), Settings())
+    features = features_of(tmp_path / "f.csv", *({"name": name, "kind": kind} for name in columns))
+    split = {"heldout_ratio": 0.2}
+    return task_of(make_recipe(ratings=tmp_path / "r.csv", features=features, training=training("IALS", split=split)))
 
 
 def _trial(strength: float) -> TrialRecord:
@@ -127,16 +113,14 @@ def test_the_baseline_sees_the_few_items_that_differ_from_most(make_recipe: Make
     assert cold["intervals"]["popularity"][0] > cold["intervals"]["random"][1]
 
 
-def test_a_side_that_would_take_too_long_is_skipped(make_recipe: Make, tmp_path: Path) -> None:
-    """Ten trainings of 4,000 epochs exceed the limit, half of the work of a search with a few short trials."""
+def test_a_side_is_skipped_for_its_work_and_not_for_the_clock(make_recipe: Make, tmp_path: Path) -> None:
+    """Ten trainings of 4,000 epochs exceed the limit, half of the work of a search with a few short trials.
+
+    A search of no seconds and trials of hours, as on a busy machine, change nothing.
+    """
     task = _task(make_recipe, tmp_path, {"a": ["x"] * 60 + ["y"] * 60}, "categorical")
     long = replace(_trial(1.0), epochs=4000, params={**_trial(1.0).params, "n_components": 128})
     assert "skipped" in evaluate_cold_start(task, long, _search())["item"]
-
-
-def test_whether_a_side_is_measured_does_not_depend_on_the_clock(make_recipe: Make, tmp_path: Path) -> None:
-    """A search of no seconds and trials of hours, as on a busy machine, change nothing."""
-    task = _task(make_recipe, tmp_path, {"a": ["x"] * 60 + ["y"] * 60}, "categorical")
     slow = replace(_trial(1.0), seconds=36_000.0)
     busy = SearchResult([slow], seconds=0.0, n_orphaned=0)
     assert evaluate_cold_start(task, slow, busy) == evaluate_cold_start(task, _trial(1.0), _search())
@@ -149,21 +133,6 @@ def test_a_longer_search_allows_a_longer_measurement() -> None:
     others = [replace(long, state="pruned"), replace(long, algorithm="TopPopRecommender")]
     result = SearchResult([long, long, *others], seconds=1.0, n_orphaned=0)
     assert search_work(result, matrix) == 2 * training_work(long, matrix) == 20 * training_work(_trial(1.0), matrix)
-
-
-def test_shared_values_are_tokens_and_bins_without_the_constant() -> None:
-    """A label counts as it is, and a number by its decile. A constant column has no shared values."""
-    tokens = TokenColumn("g", "multi_label", IdTable.from_ids(["x", "y"]))
-    number = NumberColumn.fit("n", np.arange(100.0))
-    same = NumberColumn.fit("s", np.ones(100))
-    labels = sparse.csr_matrix(np.tile([[1.0, 0.0], [1.0, 1.0]], (50, 1)))
-    standard = sparse.csr_matrix(number.standardize(np.arange(100.0))[:, np.newaxis])
-    matrix = sparse.hstack([labels, standard, np.ones((100, 1))], format="csr", dtype=np.float32)
-    on = shared_values(FittedSide(SideEncoder((tokens, number, same)), matrix), np.arange(100)).toarray()
-    assert on.shape == (100, 2 + 10)
-    assert on[:, :2].tolist() == labels.toarray().tolist()
-    assert on[:, 2:].sum(axis=1).tolist() == [1.0] * 100
-    assert on[:, 2:].sum(axis=0).tolist() == [10.0] * 10
 
 
 def fitted(*columns: Any, rows: list[list[float]]) -> Any:
@@ -190,13 +159,6 @@ def test_numbers_are_shared_by_deciles_of_the_known_ids() -> None:
     assert values.shape[1] == N_BINS
     assert values.sum(axis=0).tolist() == [10.0] * N_BINS
     assert (np.diff(values.argmax(axis=1)) >= 0).all()
-
-
-def test_equal_numbers_share_a_bin() -> None:
-    """A frequent number stays within one bin."""
-    values = shared_values(fitted(AGE, rows=[[0.0]] * 50 + [[1.0]] * 50), np.arange(100)).toarray()
-    assert len(np.unique(values[:50], axis=0)) == len(np.unique(values[50:], axis=0)) == 1
-    assert not np.array_equal(values[0], values[-1])
 
 
 @pytest.mark.parametrize("usual", [0.0, 5.0, 10.0], ids=["lowest", "in the middle", "highest"])

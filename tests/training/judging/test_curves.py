@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,6 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from svc.artifact.keys import development_keys
-from svc.artifact.store import read_verified
 from svc.model.history import History
 from svc.model.ids import IdTable
 from svc.model.model import Model
@@ -21,16 +18,11 @@ from svc.model.ranking.rerank import Rules
 from svc.model.recommenders.factor_index import FactorIndex
 from svc.model.recommenders.factors import SVDScorer
 from svc.model.recommenders.popularity import PopularityScorer
-from svc.progress import Progress
-from svc.recipe.load import LoadedRecipe
-from svc.settings import Settings
 from svc.training.judging import curves
 from svc.training.judging.curves import VALUES, measure_diversity
 from svc.training.judging.evaluator import Evaluator
 from svc.training.judging.rankers import ServedRanker
-from svc.training.run import TrainOptions, train
-from tests.training.judging.test_measurements import header_of
-from tests.training.test_run import Make
+from tests.training.runs import Make, header, run, training
 
 N_USERS, N_ITEMS, CUTOFF = 60, 300, 8
 
@@ -113,50 +105,31 @@ def test_diversity_is_measured_on_a_sample_of_users() -> None:
     assert measure_diversity(ServedRanker.alike(model), evaluator.sample(20, 1), seed=1)["n_users"] == 20
 
 
-def trained(
-    make_recipe: Make, report: Path | None, algorithm: str = "CosineKNN", **training: Any
-) -> tuple[dict[str, Any], LoadedRecipe]:
-    """Return the evaluation in the header of a training, and its recipe."""
-    loaded = make_recipe(training={"algorithms": [algorithm], "n_trials": 1, "cutoff": 5, **training})
-    options = TrainOptions(run_id="r1", dev_unsigned=True, report=report)
-    artifact = train(loaded, options, Settings(), Progress()).artifact
-    assert artifact is not None
-    return dict(read_verified(artifact, development_keys(), Settings())[1].header["evaluation"]), loaded
-
-
 @pytest.mark.usefixtures("without_drawing")
-@pytest.mark.parametrize("algorithm", ["CosineKNN", "IALS", "TopPop"])
-def test_every_kind_of_model_is_measured_at_each_diversity(make_recipe: Make, tmp_path: Path, algorithm: str) -> None:
-    measured, _ = trained(make_recipe, tmp_path / "page.html", algorithm)
-    assert [row["diversity"] for row in measured["diversity"]["values"]] == list(VALUES)
-
-
-@pytest.mark.usefixtures("without_drawing")
-def test_only_trainings_with_a_report_measure_diversity(make_recipe: Make, tmp_path: Path) -> None:
-    """Header and page have the figures, unless the recipe turns them off."""
-    page = tmp_path / "page.html"
-    trained(make_recipe, page)
-    assert "What diversity costs" in page.read_text(encoding="utf-8")
-    assert (
-        'aria-label="Accuracy and mean distance of two items of a list for each value of diversity"'
-        in page.read_text(encoding="utf-8")
-    )
-    plain, recipe = trained(make_recipe, None)
-    assert "diversity" not in plain
-    left_out, other = trained(make_recipe, page, report_diversity=False)
-    assert "diversity" not in left_out
-    assert "What diversity costs" not in page.read_text(encoding="utf-8")
-    assert recipe.recipe_hash == other.recipe_hash, "a report does not make another model"
-
-
-@pytest.mark.usefixtures("without_drawing")
-def test_a_report_has_the_metrics_at_other_cutoffs(
+def test_only_trainings_with_a_report_measure_diversity_and_other_cutoffs(
     make_recipe: Make, make_ratings: Callable[..., Path], tmp_path: Path
 ) -> None:
-    """Cutoffs beyond the number of items are left out. The metric at the cutoff of the search equals its score."""
-    twenty_items = functools.partial(make_recipe, ratings=make_ratings("few.csv", n_items=20))
-    head = header_of(twenty_items, report=tmp_path / "page.html")
+    """Header and page have the figures, unless the recipe turns diversity off.
+
+    Cutoffs beyond the number of items are left out. The metric at the cutoff of the search equals its score.
+    """
+    page, ratings = tmp_path / "page.html", make_ratings("few.csv", n_items=20)
+    title, label = (
+        "What diversity costs",
+        "Accuracy and mean distance of two items of a list for each value of diversity",
+    )
+    loaded, without = (
+        make_recipe(ratings=ratings, training=training(**more)) for more in ({}, {"report_diversity": False})
+    )
+    head = header(run(loaded, report=page).artifact)
+    assert [row["diversity"] for row in head["evaluation"]["diversity"]["values"]] == list(VALUES)
+    assert title in page.read_text(encoding="utf-8")
+    assert f'aria-label="{label}"' in page.read_text(encoding="utf-8")
     found = head["evaluation"]["cutoffs"]
     assert list(found) == ["5", "10", "20"]
     assert found["5"]["ndcg"] == pytest.approx(head["best_score"], abs=1e-9)
     assert found["20"]["recall"] >= found["5"]["recall"]
+    assert {"diversity", "cutoffs"}.isdisjoint(header(run(loaded).artifact)["evaluation"])
+    assert "diversity" not in header(run(without, report=page).artifact)["evaluation"]
+    assert title not in page.read_text(encoding="utf-8")
+    assert loaded.recipe_hash == without.recipe_hash, "a report does not make another model"

@@ -16,7 +16,7 @@ from svc.settings import Settings
 from svc.training.judging import incumbent
 from svc.training.judging.comparison import live_model
 from svc.training.judging.incumbent import Unfit, check_data_change, trainable
-from tests.training.judging.gated import OUTPUT, Make, header, run, task_of, training, write_tastes
+from tests.training.runs import OUTPUT, Log, Make, features_of, header, run, task_of, training, write_tastes
 
 LEARNS_BY_HEART = {"TruncatedSVD": {"n_components": [59, 59], "weighting": ["NONE"]}}
 BOUNDS = {"max_change": {"n_rows": 0.5, "n_users": 0.5, "n_items": 0.5}}
@@ -55,7 +55,7 @@ def test_a_larger_change_names_both_counts(after: tuple[int, int, int], expected
 
 
 def test_a_training_on_part_of_the_rows_stops_before_the_search(
-    make_recipe: Make, make_ratings: Callable[..., Path], log: list[dict]
+    make_recipe: Make, make_ratings: Callable[..., Path], log: Log
 ) -> None:
     """With 40% of the rows it exits with 4, and the artifact stays. With --accept-data-change it trains."""
     assert run(make_recipe(cleansing=BOUNDS)).exit_code == 0
@@ -71,36 +71,13 @@ def test_a_training_on_part_of_the_rows_stops_before_the_search(
     assert run(half).exit_code == 0
 
 
-def test_a_live_model_that_cannot_be_verified_is_ignored_with_an_event(
-    make_recipe: Make, make_ratings: Callable[..., Path], log: list[dict]
-) -> None:
-    """The key of the live model was removed, or its file is damaged."""
-    loaded = make_recipe(cleansing=BOUNDS)
-    Path(loaded.output_uri).write_bytes(b"no artifact")
-    assert run(loaded).exit_code == 0
-    reasons = [record["reason"] for record in log if record["event"] == "incumbent_not_comparable"]
-    assert len(reasons) == 1
-    assert "magic bytes mismatch" in reasons[0]
-
-
-def test_a_store_that_cannot_read_the_live_model_stops_the_run(make_recipe: Make, log: list[dict]) -> None:
+def test_a_store_that_cannot_read_the_live_model_stops_the_run(make_recipe: Make, log: Log) -> None:
     """A short outage would otherwise let unchecked data or models pass."""
     loaded = make_recipe(cleansing=BOUNDS)
     Path(loaded.output_uri).mkdir(parents=True)
     assert run(loaded).exit_code == 5
     assert log[-1]["event"] == "train_error"
     assert "incumbent_not_comparable" not in {record["event"] for record in log}
-
-
-def test_a_pointer_to_a_missing_artifact_counts_as_no_live_model(make_recipe: Make, log: list[dict]) -> None:
-    """The next training then publishes a new artifact."""
-    loaded = make_recipe(cleansing=BOUNDS, output=OUTPUT)
-    assert run(loaded).exit_code == 0
-    for version in Path(loaded.output_uri).parent.glob("small.*.svc"):
-        version.unlink()
-    log.clear()
-    assert run(loaded).exit_code == 0
-    assert "does not exist" in next(r["reason"] for r in log if r["event"] == "incumbent_not_comparable")
 
 
 def test_the_bounds_of_a_data_change_are_not_in_the_recipe_hash(make_recipe: Make) -> None:
@@ -164,8 +141,7 @@ def test_a_live_model_is_trained_again_only_on_columns_that_the_recipe_reads(
     reads_neither = task_of(make_recipe(training=training(recency="off")))
     with pytest.raises(Unfit, match=reason):
         trainable(reads_neither, head)
-    source = {"source": {"type": "csv", "path": str(items_csv)}, "id_column": "item_id"}
-    features = {"item": {**source, "columns": [{"name": "group", "kind": "categorical"}]}}
+    features = features_of(items_csv)
     decay = training("IALS", recency="off", time_decay={"half_life": ["7d"]})
     assert trainable(task_of(make_recipe(training=decay, features=features)), head).algorithm == head["best_class"]
 

@@ -16,12 +16,12 @@ from scipy import stats
 from scipy.special import ndtri
 
 from svc.training.judging.intervals import (
+    RESAMPLINGS,
     Choice,
     central,
     interval,
     is_gain,
     lead,
-    normal_reach,
     paired_change,
     resample,
 )
@@ -57,16 +57,6 @@ def test_an_interval_of_skewed_scores_reaches_further_to_the_long_side() -> None
     assert high - value > value - low
 
 
-def test_constant_scores_have_an_interval_of_zero_width() -> None:
-    """The scores are those of a single user, or equal for all users."""
-    assert central(np.full(10, 0.5), 0.5, np.zeros(3), 0.95) == (0.5, 0.5)
-
-
-def test_95_percent_of_a_normal_distribution_lie_within_1_96_standard_errors() -> None:
-    """The reach is that of a two-sided interval."""
-    assert normal_reach(0.95) == pytest.approx(1.959964)
-
-
 @pytest.mark.parametrize("n_users", [50, 4096, 20_000])
 def test_an_interval_is_as_wide_as_theory_says(n_users: int) -> None:
     """The width is 2·1.96·s/√n for many users, whether users or groups are drawn."""
@@ -74,17 +64,6 @@ def test_an_interval_is_as_wide_as_theory_says(n_users: int) -> None:
     low, high = interval(scores, seed=1)
     assert low < scores.mean() < high
     assert high - low == pytest.approx(2 * 1.96 * scores.std() / np.sqrt(n_users), rel=0.06)
-
-
-@pytest.mark.usefixtures("few_resamplings")
-def test_nineteen_of_twenty_intervals_contain_the_true_mean() -> None:
-    """The coverage is measured over 200 samples of 300 users with a known mean."""
-    rng = np.random.default_rng(4)
-    covered = 0
-    for seed in range(200):
-        low, high = interval((rng.random(300) < 0.2).astype(float), seed=seed)
-        covered += low <= 0.2 <= high
-    assert 0.90 <= covered / 200 <= 0.99
 
 
 def test_a_paired_interval_finds_a_difference_that_single_intervals_hide() -> None:
@@ -110,23 +89,27 @@ def test_a_relative_change_divides_by_the_second_and_stays_finite(other: float) 
 
 
 def test_one_user_has_an_interval_of_zero_width_and_equal_seeds_draw_the_same_users() -> None:
-    """The score of a single user cannot vary."""
+    """The score of a single user cannot vary, and equal scores of all users do not."""
+    assert central(np.full(10, 0.5), 0.5, np.zeros(3), 0.95) == (0.5, 0.5)
     assert interval(np.array([0.25]), seed=1) == (0.25, 0.25)
     scores = np.random.default_rng(1).random((90, 2))
     assert (resample(scores, seed=5, n=40) == resample(scores, seed=5, n=40)).all()
     assert (resample(scores, seed=5, n=40) != resample(scores, seed=6, n=40)).any()
 
 
-@pytest.mark.parametrize("n_users", [20, 100])
-def test_intervals_of_few_users_are_not_far_too_short(n_users: int) -> None:
-    """Most users score 0, so the mean of few users is skewed."""
+@pytest.mark.parametrize(("n_users", "least", "n"), [(20, 0.88, RESAMPLINGS), (300, 0.92, FEW)])
+def test_nineteen_of_twenty_intervals_contain_the_true_mean(
+    n_users: int, least: float, n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Most users score 0, so the mean of few users is skewed, and slightly fewer of its intervals contain it."""
+    monkeypatch.setattr("svc.training.judging.intervals.RESAMPLINGS", n)
     rng = np.random.default_rng(n_users)
     held = 0
     for seed in range(200):
         scores = np.where(rng.random(n_users) < 0.15, rng.random(n_users), 0.0)
         low, high = interval(scores, seed=seed)
         held += low <= 0.15 / 2 <= high
-    assert held / 200 >= 0.88
+    assert least <= held / 200 <= 0.99
 
 
 @pytest.mark.parametrize(
@@ -225,18 +208,6 @@ def test_a_clear_lead_is_found() -> None:
 
 
 @pytest.mark.usefixtures("few_resamplings")
-def test_a_model_below_the_bound_is_promoted_in_at_most_5_percent_of_trainings() -> None:
-    """Without the correction, a model just below the bound is promoted in more than 25% of the trainings."""
-    promoted = forgetful = 0
-    for seed, found in searches(alike=0.5):
-        first = found.choice.scores[:, 0]
-        promoted += paired_change(first, found.rival, seed=seed, relative=True, choice=found.choice).low > 0.0
-        forgetful += paired_change(first, found.rival, seed=seed, relative=True).low > 0.0
-    assert promoted / N_SEARCHES <= 0.05
-    assert forgetful / N_SEARCHES > 0.25
-
-
-@pytest.mark.usefixtures("few_resamplings")
 def test_a_model_that_equals_its_rival_stays_equal() -> None:
     """With the same recipe and data, the difference is zero for each user. The correction keeps it zero."""
     choice = Searched.of(np.random.default_rng(2), np.full(N_TRIALS, TRUTH), alike=0.5).choice
@@ -292,7 +263,8 @@ def test_a_rival_that_scores_zero_leaves_all_figures_finite() -> None:
 def test_the_interval_of_a_refit_contains_its_true_score_as_often_as_a_search() -> None:
     """A refit is scored on the users on which its parameters were chosen, so it inherits the correction.
 
-    Its comparison with a rival inherits it too, if no trial is better than the rival.
+    Its comparison with a rival inherits it too. If no trial is better than the rival, a rival is beaten in at most 5%
+    of the trainings, and without the correction in more than 25%.
     """
     held, proven = np.zeros(3), np.zeros(3)
     for seed, found in searches(0.5):
@@ -305,5 +277,7 @@ def test_the_interval_of_a_refit_contains_its_true_score_as_often_as_a_search() 
             change = paired_change(scores[:, 0], found.rival, seed=seed, relative=True, choice=choice)
             proven[place] += change.low > 0
     assert held[1] == held[0] >= 0.93 * N_SEARCHES
-    assert proven[1] <= 0.05 * N_SEARCHES < proven[2]
+    assert proven[0] <= 0.05 * N_SEARCHES
+    assert proven[1] <= 0.05 * N_SEARCHES
+    assert proven[2] > 0.25 * N_SEARCHES, "the correction is what this test is about"
     assert held[2] < held[1] - 0.15 * N_SEARCHES

@@ -8,12 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from svc.artifact.keys import development_keys
-from svc.artifact.store import read_verified
-from svc.settings import Settings
 from svc.training.judging.metrics import PER_USER
-from tests.training.data.test_weights import SCHEMA
-from tests.training.test_run import Make, run, small_training
+from tests.training.runs import SCHEMA, Make, features_of, header, run, training
 
 
 def _heavy_favourite(folder: Path) -> tuple[Path, Path]:
@@ -32,21 +28,14 @@ def _heavy_favourite(folder: Path) -> tuple[Path, Path]:
 
 def _evaluated(make_recipe: Make, folder: Path, *, weighted: bool) -> dict[str, Any]:
     ratings, users = _heavy_favourite(folder)
-    side = {
-        "source": {"type": "csv", "path": str(users)},
-        "id_column": "user_id",
-        "columns": [{"name": "side", "kind": "categorical"}],
-    }
     split = {"scheme": "time_user", "heldout_ratio": 0.3, "test": 0.2}
     loaded = make_recipe(
         ratings=ratings,
         schema={**SCHEMA, "weight_column": "w"},
-        features={"user": side},
-        training=small_training(algorithms=["IALS"], n_trials=1, weighted_metric=weighted, split=split),
+        features=features_of(users, {"name": "side", "kind": "categorical"}, side="user"),
+        training=training("IALS", weighted_metric=weighted, split=split),
     )
-    artifact = run(loaded, report=folder / "page.html").artifact
-    assert artifact is not None
-    found: dict[str, Any] = read_verified(artifact, development_keys(), Settings())[1].header["evaluation"]
+    found: dict[str, Any] = header(run(loaded, report=folder / "page.html").artifact)["evaluation"]
     return found
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ from svc.training.fitting.trial import TrialRecord
 from svc.training.judging.evaluator import Evaluator, Evaluators
 from svc.training.judging.recency import HistoryOrder
 from svc.training.judging.task import Holdout
-from tests.training.test_run import Make, last, run, small_training
+from tests.training.runs import Log, Make, last, run, training
 
 N_USERS, N_ITEMS, OFFSET, CUTOFF = 90, 60, 20, 12
 BUILDER = Builder(1, Threads.choose(1, available=1))
@@ -116,20 +115,20 @@ def test_one_model_is_ranked_at_several_recencies() -> None:
     assert first(users, CUTOFF) == before == holdout.ranker_of(trained, own)(users, CUTOFF)
 
 
-def test_the_named_ratio_cures_a_zero_score(make_recipe: Make, log: list[dict[str, Any]]) -> None:
+def test_the_named_ratio_cures_a_zero_score(make_recipe: Make, log: Log) -> None:
     """The message names the smallest heldout_ratio that works. A run with it succeeds."""
     split = {"scheme": "time_user", "heldout_ratio": 0.01}
-    assert run(make_recipe(training=small_training(split=split))).exit_code == 4
+    assert run(make_recipe(training=training(split=split))).exit_code == 4
     error = last(log)
     assert error["code"] == "zero_score"
     ratio = float(next(word for word in error["error"].replace(";", " ").split() if word.startswith("0.08")))
     split["heldout_ratio"] = ratio
-    assert run(make_recipe(training=small_training(split=split))).exit_code == 0
+    assert run(make_recipe(training=training(split=split))).exit_code == 0
 
 
-def test_a_cutoff_above_the_number_of_items_is_refused(make_recipe: Make, log: list[dict[str, Any]]) -> None:
+def test_a_cutoff_above_the_number_of_items_is_refused(make_recipe: Make, log: Log) -> None:
     """The error comes before any training and has the number of items. A cutoff of exactly that number works."""
-    assert run(make_recipe(training=small_training(cutoff=41))).exit_code == 4
+    assert run(make_recipe(training=training(cutoff=41))).exit_code == 4
     assert last(log)["code"] == "cutoff_too_large"
     assert "40 items" in last(log)["error"]
-    assert run(make_recipe(training=small_training(cutoff=40))).exit_code == 0
+    assert run(make_recipe(training=training(cutoff=40))).exit_code == 0

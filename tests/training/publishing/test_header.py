@@ -24,7 +24,7 @@ from svc.training.fitting.trial import TrialRecord
 from svc.training.judging.measurements import WinnerMeasurements
 from svc.training.judging.search_result import SearchResult
 from svc.training.publishing.header import RunFacts, header
-from tests.training.test_run import Make, run, small_training
+from tests.training.runs import Make, run, small_training
 
 IALS = "IALSRecommender"
 

@@ -25,7 +25,7 @@ from svc.training.outcome import TrainingOutcome
 from svc.training.publishing.publication import MAX_INPUTS, Inputs, fresh_fields, needs_serial, next_serial
 from svc.training.run import TrainOptions, train
 from tests.training.data.test_weights import DAY, SCHEMA
-from tests.training.test_run import Make, last, run, small_training
+from tests.training.runs import Make, last, run, small_training
 
 
 def test_an_artifact_above_the_size_limit_of_servers_causes_a_warning(

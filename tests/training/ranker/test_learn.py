@@ -26,7 +26,7 @@ from svc.training.ranker.learn import OrderedRanker
 from tests.model.ranker.records import random_ranker
 from tests.model.ranker.test_page_ranker import HISTORY, plain_page
 from tests.model.ranker.test_page_ranker import N_ITEMS as N_ORDERED
-from tests.training.judging.gated import OUTPUT, Make, records_of, run
+from tests.training.runs import OUTPUT, Make, records_of, run
 
 N_ITEMS, N_GENRES = 120, 8
 

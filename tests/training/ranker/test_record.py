@@ -18,7 +18,7 @@ from svc.training.data import fetch
 from svc.training.data.features import FittedSide, fit_side
 from svc.training.ranker.record import DAY_NS, SHRINKAGE, item_record, item_tables, windows_within
 from tests.model.ranker.records import require_fitting
-from tests.training.judging.gated import Make
+from tests.training.runs import Make
 
 USERS, ITEMS, DAYS = [0, 0, 1, 1, 2, 2], [0, 1, 0, 1, 0, 2], [0.5, 100.0, 3.0, 8.0, 40.0, 89.0]
 SHAPE = (4, 4)

@@ -13,7 +13,7 @@ from svc.training.fitting.algorithms.registry import search_space
 from svc.training.search import prepare
 from svc.training.search.prepare import SELF_WEIGHTS, with_self_weight
 from svc.training.search.sampler import AlgorithmSampler
-from tests.training.test_run import Make, last, run, small_training
+from tests.training.runs import Make, last, run, small_training
 
 
 def test_a_study_of_other_data_is_not_continued(

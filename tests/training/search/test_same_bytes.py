@@ -18,7 +18,7 @@ from svc.settings import Settings
 from svc.training.fitting.algorithms.registry import ALGORITHMS, search_space
 from svc.training.fitting.train import Builder, Threads, train_trial
 from svc.training.fitting.trial import TrialRecord
-from tests.training.test_run import Make, run
+from tests.training.runs import Make, run
 
 N_USERS, N_ITEMS = 600, 80
 MISSING = set() if find_spec("lightfm") else {"BPRFMRecommender"}

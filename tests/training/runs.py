@@ -1,4 +1,4 @@
-"""Helpers for tests of trainings with a `promotion` block."""
+"""Trainings of tests: their recipes and data, and the artifacts that they write."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ import numpy as np
 from svc.artifact.keys import development_keys
 from svc.artifact.store import read_verified
 from svc.artifact.versions import Versions
+from svc.model import codec
+from svc.model.load_model import check_features
+from svc.model.model import Model
 from svc.progress import Progress
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
@@ -21,17 +24,32 @@ from svc.training.run import TrainOptions, train
 from svc.training.search import prepare
 
 Make = Callable[..., LoadedRecipe]
+Log = list[dict[str, Any]]
+SCHEMA = {"user_column": "user_id", "item_column": "item_id", "time_column": "ts", "time_unit": "s"}
 OUTPUT = {"path": "out/small.svc", "versioning": "append_sha"}
 ENFORCE = {"mode": "enforce"}
 SPLIT = {"scheme": "time_user", "heldout_ratio": 0.3}
+BY_SCORE = "svc.training.judging.search_result.by_score"
+"""The function that orders the trials of a search, best first."""
 
 
 def training(algorithm: str = "CosineKNN", **changes: Any) -> dict[str, Any]:
     return {"algorithms": [algorithm], "n_trials": 1, "cutoff": 5, "split": SPLIT, **changes}
 
 
-def run(loaded: LoadedRecipe, **options: Any) -> TrainingOutcome:
-    return train(loaded, TrainOptions(run_id="r1", dev_unsigned=True, **options), Settings(), Progress())
+def small_training(**changes: Any) -> dict[str, Any]:
+    return training(**{"algorithms": ["TopPop", "CosineKNN"], "n_trials": 3, **changes})
+
+
+def features_of(table: Path, *columns: dict[str, Any], side: str = "item") -> dict[str, Any]:
+    """Return the block `features` of one side over this table, by default with the category `group`."""
+    source = {"type": "csv", "path": str(table)}
+    declared = columns or ({"name": "group", "kind": "categorical"},)
+    return {side: {"source": source, "id_column": f"{side}_id", "columns": list(declared)}}
+
+
+def run(loaded: LoadedRecipe, settings: Settings | None = None, **options: Any) -> TrainingOutcome:
+    return train(loaded, TrainOptions(run_id="r1", dev_unsigned=True, **options), settings or Settings(), Progress())
 
 
 def header(artifact: str | None) -> Mapping[str, Any]:
@@ -39,12 +57,30 @@ def header(artifact: str | None) -> Mapping[str, Any]:
     return read_verified(artifact, development_keys(), Settings())[1].header
 
 
+def payload(artifact: str | None) -> bytes:
+    assert artifact is not None
+    return bytes(read_verified(artifact, development_keys(), Settings())[1].payload)
+
+
+def opened(result: TrainingOutcome) -> tuple[Any, Mapping[str, Any]]:
+    """Return the model of a training, ready to serve, and its header."""
+    head = header(result.artifact)
+    model: Model = codec.decode(memoryview(payload(result.artifact)))
+    check_features(model, head)
+    model.ready()
+    return model, head
+
+
 def live(loaded: LoadedRecipe) -> str | None:
     return Versions(loaded.output_uri, development_keys(), Settings()).live()
 
 
-def records_of(log: list[dict[str, Any]], event: str) -> list[dict[str, Any]]:
+def records_of(log: Log, event: str) -> Log:
     return [record for record in log if record["event"] == event]
+
+
+def last(log: Log) -> dict[str, Any]:
+    return log[-1]
 
 
 def task_of(loaded: LoadedRecipe) -> Task:
