@@ -94,9 +94,9 @@ def environment() -> str:
     return (
         f"# Environment\n\n{NOTE}\n"
         "A command reads its environment once, when it starts. An empty value counts as unset. A number outside its bounds "
-        "is clamped. A negative time, a port or `SVC_WORKERS` outside its bounds, and a value that cannot be read end the command with exit code 8, and the message names the variable. Sizes are bytes, or a number with `KiB`, `MiB` or `GiB`. Switches are 1 or 0.\n\n"
-        "Two names belong to clients and recipes: `SVC_CLIENT_KEY` is the API key in the commands of the console and of "
-        "these pages, and a recipe reads any `SVC_RECIPE_*` as `${SVC_RECIPE_...}`.\n"
+        "is clamped. A negative time, a port or `SVC_WORKERS` outside its bounds, and a value that cannot be read end the command with exit code 8. Sizes are bytes, or a number with `KiB`, `MiB` or `GiB`. Switches are 1 or 0.\n\n"
+        "`SVC_CLIENT_KEY` is the API key in the commands of the console and of these pages. A recipe reads any "
+        "`SVC_RECIPE_*` as `${SVC_RECIPE_...}`.\n"
         + _grouped(
             (groups[name], variable.env, _variable(default, variable, meaning[name]))
             for name, default, variable in settings.variables()
@@ -131,7 +131,7 @@ def events_and_metrics() -> str:
         "svc logs these events to standard error, as JSON lines, or as readable lines on a terminal (`SVC_LOG_FORMAT`). Each "
         "record has `event`, `level`, `timestamp` (UTC), the fields behind the level below and, while a request is "
         "answered, its `request_id`. Fields whose names speak of secrets, such as `token` and `auth`, and texts that look "
-        "like keys are `[REDACTED]`. URLs lose their user-info. "
+        "like keys are `[REDACTED]`. URLs lose user-info and secret parameters. "
         "[Monitoring](../howto/operate.md#metrics) says how to alert on them.\n"
         + _grouped(
             (
@@ -144,9 +144,9 @@ def events_and_metrics() -> str:
         )
         + "\n## Metrics\n\n"
         "`GET /v1/metrics` answers in the Prometheus text format with `SVC_METRICS_ENABLED=1` and the extra `metrics`. It "
-        "needs an API key if keys are configured, a [second port](environment.md#svc_metrics_port) none. Requests for a recipe "
-        f'that does not exist have the label `recipe="{metrics.UNKNOWN_RECIPE}"`. Metrics of the process (`process_*`, '
-        "`python_*`) come along. `svc train --metrics-file FILE.prom` writes the metrics of trainings.\n"
+        "needs an API key if keys are configured, a [second port](environment.md#svc_metrics_port) none. Unknown recipes have "
+        f'the label `recipe="{metrics.UNKNOWN_RECIPE}"`. `process_*` and `python_*` come along. '
+        "`svc train --metrics-file FILE.prom` writes the metrics of trainings.\n"
         + _grouped((counted[metric.name], metric.name, _metric(metric)) for metric in metrics.METRICS.values())
         + _grouped(("Metrics of trainings", metric.name, _metric(metric)) for metric in metrics.TRAINING_METRICS)
     )
@@ -158,8 +158,8 @@ def _classes(family: type[SvcError]) -> list[type[SvcError]]:
 
 
 _EXIT_CODES = {
-    "0": "Success. Also `svc serve` after a signal, and a training that found the lock held, without `--fail-on-busy` and "
-    "`--lock-timeout`.",
+    "0": "Success. Also `svc serve` after a signal, and a training that found the lock held and has neither "
+    "`--fail-on-busy` nor `--lock-timeout`.",
     "1": "An unexpected error outside of training. Also a server of `svc demo` that fails.",
     "2": "Wrong usage, or a recipe that cannot be used.",
     "3": "Data could not be fetched.",
@@ -260,9 +260,9 @@ def command_line() -> str:
     met = Counter(line for command in commands.values() for line in _parameter_lines(command))
     common = [line for line, times in met.items() if times >= _COMMON]
     return (
-        f"# Command line and exit codes\n\n{NOTE}\n`svc <command> --help` says the same, with examples and the exit codes of the "
-        "command. `svc --version` prints the version. `svc --install-completion` teaches bash, zsh or fish to complete commands and options from the "
-        "next terminal on. `NO_COLOR` turns colours off.\n\n"
+        f"# Command line and exit codes\n\n{NOTE}\n`svc <command> --help` adds examples and exit codes. `svc --version` prints the "
+        "version. `svc --install-completion` completes commands and options in bash, zsh or fish from the next terminal on. "
+        "`NO_COLOR` turns colours off.\n\n"
         "## Options of several commands\n\n"
         + "\n".join(common)
         + "\n"

@@ -73,7 +73,7 @@ STAT_FAILURES = _metric(
     "svc_artifact_stat_failures_total",
     "counter",
     "recipe",
-    "Polls that found no artifact or got no answer.",
+    "Polls that found no artifact, or failed.",
 )
 WATCHER_ERRORS = _metric(
     "svc_watcher_unhandled_errors_total", "counter", "", "Scans and polls that failed by a defect."

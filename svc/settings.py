@@ -137,7 +137,7 @@ class Settings:
     signing_keys: str = _var("SVC_SIGNING_KEYS", "", str, secret=True)
     """Signing keys, `<kid>:<hex64>` separated by commas. The first one signs."""
     signing_keys_file: str | None = _var("SVC_SIGNING_KEYS_FILE", None, str)
-    """A file of such keys instead of SVC_SIGNING_KEYS. A server reads it again on SIGHUP."""
+    """A file of signing keys instead of SVC_SIGNING_KEYS. A server reads it again on SIGHUP."""
     verify_keys: str = _var("SVC_VERIFY_KEYS", "", str)
     """Public keys that verify and cannot sign, `<kid>:ed25519:<hex64>` separated by commas."""
     artifact_signature: Literal["hmac", "ed25519"] = _var("SVC_ARTIFACT_SIGNATURE", "hmac", _choice("hmac", "ed25519"))
@@ -145,7 +145,7 @@ class Settings:
     api_keys: str = _var("SVC_API_KEYS", "", str, secret=True)
     """API keys of clients, `<kid>:sha256:<hex64>` separated by commas. Unset: clients need no key."""
     api_keys_file: str | None = _var("SVC_API_KEYS_FILE", None, str)
-    """A file of such keys instead of SVC_API_KEYS. A server reads it again on SIGHUP."""
+    """A file of API keys instead of SVC_API_KEYS. A server reads it again on SIGHUP."""
     api_key_policies: str | None = _var("SVC_API_KEY_POLICIES", None, str)
     """A YAML file that limits the requests of each API key, by kid. A server reads it again when it changes."""
     artifact_root: str | None = _var("SVC_ARTIFACT_ROOT", None, str)
@@ -161,7 +161,7 @@ class Settings:
     and `staging` close OpenAPI and the console. Case does not count."""
     env_file: str | None = _var("SVC_ENV_FILE", None, str)
     """A file of `SVC_...=value` lines that others may not read. Variables of the environment win. Unset: `keys.env` in
-    the recipes' folder or the one above, unless SVC_ENV closes OpenAPI."""
+    the recipes' folder or its parent, unless SVC_ENV closes OpenAPI."""
     log_format: str = _var("SVC_LOG_FORMAT", "auto", _choice("auto", "json", "console"))
     """`json`, `console`, or `auto`: `console` on a terminal, else `json`."""
     log_level: str = _var("SVC_LOG_LEVEL", "info", _choice("debug", "info", "warning", "error"))
@@ -176,7 +176,7 @@ class Settings:
     port: int = _var("SVC_PORT", 8080, _port, low=0, high=65535)
     """Port to bind. 0 takes any free one."""
     workers: int | None = _var("SVC_WORKERS", 1, parse_workers)
-    """Processes that answer, 1 to 64, or `auto`: one per usable core. Above 1, one more loads models for all."""
+    """Processes that answer, 1 to 64, or `auto`: one per usable core. Above 1, another process loads models for all."""
     yml_recipes: bool = _var("SVC_YML_RECIPES", False, _flag)
     """1 serves `.yml` files of the recipes folder like `.yaml` ones."""
     watch_interval_s: float = _var("SVC_WATCH_INTERVAL", 5.0, _number, low=1, high=30)
