@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from copy import copy
 from functools import cache
 from itertools import chain
@@ -41,6 +42,7 @@ HIDDEN = {
 }
 """Items hidden from each user. True hides an item for good."""
 LABELS = ["ab"[item % 2] + ("|c" if item % 5 == 0 else "") for item in range(N_ALL)]
+LABELS_OF = [frozenset(labels.split("|")) for labels in LABELS]
 FIELD = LabelField.read("genres", "multi_label", "|", LABELS, N_ALL)
 
 
@@ -189,25 +191,29 @@ class Naive:
         order = sorted(range(len(values)), key=lambda place: (-values[place], self.ties[self.ranked[place]]))
         self.ranked, self.values = [self.ranked[place] for place in order], values[order]
 
-    def may_come(self, column: int) -> bool:
-        """Return whether an item may come next."""
-        taken = [label for chosen in self.chosen for label in LABELS[chosen].split("|")]
-        full = any(
-            taken.count(label) >= limit.most for limit in self.rules.limits for label in LABELS[column].split("|")
-        )
-        share, n_new = self.rules.share, sum(chosen >= N_ITEMS for chosen in self.chosen)
-        late = share is not None and column >= N_ITEMS and n_new + 1 > share.most * (len(self.chosen) + 1) + NEAR
-        return not (full or late or column in self.chosen or column in self.pinned)
+    def left(self) -> list[int]:
+        """Return the items that may come next, best first."""
+        taken = Counter(label for chosen in self.chosen for label in LABELS_OF[chosen])
+        full = {label for label, count in taken.items() if any(count >= limit.most for limit in self.rules.limits)}
+        share, gone = self.rules.share, {*self.chosen, *self.pinned}
+        late = share is not None and self.n_new() + 1 > share.most * (len(self.chosen) + 1) + NEAR
+        return [
+            column
+            for column in self.ranked
+            if column not in gone and not full & LABELS_OF[column] and not (late and column >= N_ITEMS)
+        ]
 
-    def due(self) -> int | None:
+    def n_new(self) -> int:
+        return sum(chosen >= N_ITEMS for chosen in self.chosen)
+
+    def due(self, left: list[int]) -> int | None:
         """Return the best new item if one must come next.
 
         It gets the score of the best item that could come instead.
         """
-        share, n_new = self.rules.share, sum(chosen >= N_ITEMS for chosen in self.chosen)
-        if share is None or n_new + 1 > share.least * (len(self.chosen) + 1) + NEAR:
+        share = self.rules.share
+        if share is None or self.n_new() + 1 > share.least * (len(self.chosen) + 1) + NEAR:
             return None
-        left = [column for column in self.ranked if self.may_come(column)]
         new = next((column for column in left if column >= N_ITEMS), None)
         if new is not None:
             self.scores[new] = self.scores[left[0]]
@@ -217,12 +223,9 @@ class Naive:
         """Return the page. Among items that are equal up to rounding, prefer that of `answered`."""
         if self.rules.diversity:
             self._choose_from_pool(answered)
-        while len(self.chosen) < self.wanted:
-            left = next((column for column in self.ranked if self.may_come(column)), None)
-            if left is None:
-                break
-            due = self.due()
-            self.chosen.append(left if due is None else due)
+        while len(self.chosen) < self.wanted and (left := self.left()):
+            due = self.due(left)
+            self.chosen.append(left[0] if due is None else due)
         return with_pins(self.chosen, self.pinned, self.wanted)
 
     def _choose_from_pool(self, answered: list[int]) -> None:
@@ -231,18 +234,21 @@ class Naive:
         relevance = (values - values.min(initial=np.inf)) / ((float(np.ptp(values)) if len(pool) else 0.0) or 1.0)
         similar = similarities(self.model, self.answering)
         while len(self.chosen) < self.wanted:
-            left = [place for place, column in enumerate(pool) if self.may_come(column)]
-            if not left:
+            left = self.left()
+            may_come = set(left)
+            places = [place for place, column in enumerate(pool) if column in may_come]
+            if not places:
                 return
-            nearest = np.array([max((similar[pool[place], one] for one in self.chosen), default=0.0) for place in left])
-            gains = (1 - share) * relevance[left] - share * nearest
-            equal = [pool[place] for place, gain in zip(left, gains, strict=True) if gain >= gains.max() - NEAR]
-            due = self.due()
+            nearest = similar[np.ix_([pool[place] for place in places], self.chosen)].max(axis=1, initial=-1.0)
+            gains = (1 - share) * relevance[places] - share * (nearest if self.chosen else 0.0)
+            equal = [pool[place] for place, gain in zip(places, gains, strict=True) if gain >= gains.max() - NEAR]
+            due = self.due(left)
             self.chosen.append(
                 next((column for column in answered if column in equal), equal[0]) if due is None else due
             )
 
 
+@cache
 def similarities(model: Model, answering: Scorer) -> NDArray[np.float64]:
     """Return the similarities of all pairs: by the vectors of the embedder if one of the two is new."""
     every = np.arange(N_ITEMS, dtype=np.int32)
@@ -343,7 +349,7 @@ def check(model: Model, questions: list[tuple[dict[str, Any], Restriction]]) -> 
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(questions=st.lists(st.tuples(bodies, restrictions), min_size=4, max_size=9))
 def test_a_new_item_stands_where_the_embedder_would_put_it(name: str, questions: Any) -> None:
     """A new item's own score decides, or its rank if another part answers, with all controls of a request together."""

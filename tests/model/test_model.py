@@ -155,24 +155,6 @@ def test_an_answer_has_the_same_bits_alone_and_in_any_batch(family: str) -> None
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_rankings_descend_and_omit_excluded_and_seen_items(family: str) -> None:
-    """Scores fall, and ties are in order of columns.
-
-    Seen, excluded and seed items never come back. The limit is filled.
-    """
-    model = made(family)
-    for query, ranking in zip(queries(model, 60), model.rank(queries(model, 60)), strict=True):
-        order = np.lexsort((ranking.items, -ranking.scores))
-        assert order.tolist() == list(range(query.limit))
-        excluded_columns = {*query.exclude.tolist(), *query.seeds.tolist()}
-        if query.user >= 0 and not query.include_seen:
-            excluded_columns |= set(model.history.items(query.user).tolist())
-        assert not excluded_columns & set(ranking.items.tolist())
-        assert ranking.items.dtype == np.int32
-        assert ranking.scores.dtype == np.float64
-
-
-@pytest.mark.parametrize("family", FAMILIES)
 def test_a_decoded_payload_answers_with_the_same_bits(family: str) -> None:
     """Answers depend only on stored arrays. Derived state is not stored."""
     model = made(family, features=family == "ials")

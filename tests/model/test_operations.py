@@ -56,15 +56,18 @@ HOW = ("list", "dict", "tuple", "instance")
 
 
 @pytest.mark.parametrize("how", HOW)
-@pytest.mark.parametrize("count", [16, 24, 60])
-@pytest.mark.parametrize("use", [b"%s", b"](%sN" + b"e", b"}\x8c\x01a%ss", IDS + b"%s)\x86R", IDS + b"}%s\x86R"])
+@pytest.mark.parametrize("count", [16, 60])
+@pytest.mark.parametrize(
+    "use",
+    [b"%s", b"](%sNe", b"}\x8c\x01a%ss", IDS + b"%s)\x86R", IDS + b"}%s\x86R", b"}%sNs", b"\x8f(%s\x90", b"(%s\x91"],
+)
 def test_values_that_double_with_each_level_are_refused(how: str, count: int, use: bytes) -> None:
-    """Lists, dicts, tuples and instances are refused, bare or inside another value."""
+    """Lists, dicts, tuples and instances are refused, bare or inside another value, also as its keys."""
     refusal_of(use % levels(how, count))
 
 
 @pytest.mark.parametrize("how", HOW)
-@pytest.mark.parametrize("count", [3, 12, 24, 60])
+@pytest.mark.parametrize("count", [3, 12, 60])
 @pytest.mark.parametrize("place", ["dtype", "shape", "order", "buffer"])
 def test_no_part_of_an_array_is_written_into_a_message(how: str, count: int, place: str) -> None:
     """A wrong type, shape or order of an array appears by its type and length only."""
@@ -79,17 +82,11 @@ def test_no_part_of_an_array_is_written_into_a_message(how: str, count: int, pla
     "pickled",
     [
         b"(" + b"\x8f" * (1 << 20) + b"t",
-        b"](" + b"\x8f" * (1 << 20) + b"e",
-        b"](" + b"]" * (1 << 20) + b"e",
-        b"](" + b"}" * (1 << 20) + b"e",
         b"](" + b"N" * (1 << 20) + b"e",
-        b"](" + b"(\x91" * (1 << 18) + b"e",
-        b"]" * (1 << 20),
-        b"]\x94" + b"]h\x00a" * (1 << 17),
         b"]" * 100_000 + b"a" * 99_999,
         b"N" + b"\x85" * 1_000_000,
     ],
-    ids=["sets in a tuple", "sets", "lists", "dicts", "nones", "frozensets", "bare", "held", "deep list", "deep tuple"],
+    ids=["sets", "nones", "deep list", "deep tuple"],
 )
 def test_a_million_containers_are_refused_in_little_memory(pickled: bytes) -> None:
     """A mebibyte of empty sets would take 252 MiB."""
@@ -105,10 +102,10 @@ def colliding(count: int) -> list[bytes]:
 @pytest.mark.parametrize(
     "pickled",
     [
-        b"}(" + b"N".join(colliding(50_000)) + b"Nu",
-        b"\x8f(" + b"".join(colliding(50_000)) + b"\x90",
-        b"(" + b"".join(colliding(50_000)) + b"\x91",
-        b"(" + b"N" * 30_000 + b"t\x94}(" + b"h\x00N" * 60_000 + b"u",
+        b"}(" + b"N".join(colliding(1_000)) + b"Nu",
+        b"\x8f(" + b"".join(colliding(1_000)) + b"\x90",
+        b"(" + b"".join(colliding(1_000)) + b"\x91",
+        b"(" + b"N" * 3_000 + b"t\x94}(" + b"h\x00N" * 6_000 + b"u",
         b"}K\x01Ns",
         b"\x8f(N\x90",
         b"(K\x01\x91",
@@ -140,20 +137,28 @@ def test_a_contained_value_must_not_grow(pickled: bytes) -> None:
         refusal_of(pickled)
 
 
-def test_a_payload_one_above_any_bound_is_refused() -> None:
-    """The bounds limit operations, containers, levels and values."""
-    most = operations.MAX_CONTAINERS - 1
-    for within, beyond in (
-        (b"](" + b"]" * most + b"e", b"](" + b"]" * (most + 1) + b"e"),
-        (b"](" + b"N" * (operations.MAX_SIZE - 1) + b"e", b"](" + b"N" * operations.MAX_SIZE + b"e"),
-        (
-            b"]" * operations.MAX_DEPTH + b"a" * (operations.MAX_DEPTH - 1),
-            b"]" * (operations.MAX_DEPTH + 1) + b"a" * operations.MAX_DEPTH,
+@pytest.mark.parametrize(
+    ("bound", "most", "within", "one_more"),
+    [
+        ("MAX_OPERATIONS", 16, b"](" + b"N" * 11 + b"e", b"](" + b"N" * 12 + b"e"),
+        *(
+            ("MAX_CONTAINERS", 8, b"](" + made * 7 + b"e", b"](" + made * 8 + b"e")
+            for made in (b"]", b"}", b")", b"\x8f", b"(\x91", b"N\x85", b"(t")
         ),
-    ):
-        with bounded():
-            decode(within)
-        refusal_of(beyond)
+        ("MAX_DEPTH", 8, b"]" * 8 + b"a" * 7, b"]" * 9 + b"a" * 8),
+        ("MAX_DEPTH", 8, b")" + b"\x85" * 7, b")" + b"\x85" * 8),
+        ("MAX_SIZE", 8, b"](" + b"N" * 7 + b"e", b"](" + b"N" * 8 + b"e"),
+        ("MAX_SIZE", 8, b"(" + b"N" * 7 + b"t", b"(" + b"N" * 8 + b"t"),
+        ("MAX_TOTAL_SIZE", 8, b"](" + b"N" * 6 + b"\x85e", b"](" + b"N" * 6 + b"\x86e"),
+    ],
+)
+def test_a_payload_one_above_any_bound_is_refused(
+    monkeypatch: pytest.MonkeyPatch, bound: str, most: int, within: bytes, one_more: bytes
+) -> None:
+    """The bounds limit operations, containers, levels, values in one container, and values in all of them."""
+    monkeypatch.setattr(operations, bound, most)
+    decode(within)
+    refusal_of(one_more)
 
 
 PIECES = (
@@ -164,7 +169,7 @@ PIECES = (
 
 
 @given(st.lists(st.tuples(st.sampled_from(PIECES), st.integers(1, 40)), max_size=40))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_any_program_of_known_operations_ends_in_bounds(program: list[tuple[bytes, int]]) -> None:
     """Any sequence of known operations gives a value with a short text, or one of the two errors."""
     with bounded(), suppress(PayloadInvalid, ForbiddenClass):

@@ -84,6 +84,7 @@ def plain_features(
 ) -> dict[str, list[float]]:
     """Return each feature by name, computed item after item."""
     h = list(history)[-MOST_HISTORY:]
+    labels_of_history = [[_labels(record, chosen, number) for chosen in h] for number in range(len(record.label_names))]
     found: dict[str, list[float]] = {}
     for place, (item, score) in enumerate(zip(items, scores, strict=True)):
         row = {"score": score, "log_place": math.log(place + 1)}
@@ -98,11 +99,11 @@ def plain_features(
         if record.ordered:
             row["similarity_to_last"] = near.get(h[-1], 0.0) if h else 0.0
         for number, column in enumerate(record.label_names):
-            own = _labels(record, item, number)
+            own, chosen_labels = _labels(record, item, number), labels_of_history[number]
             row[f"{column}.missing"] = float(not own)
-            row[f"{column}.share"] = _mean_share(record, own, h, number)
+            row[f"{column}.share"] = _mean_share(own, chosen_labels)
             if record.ordered:
-                row[f"{column}.share_of_last"] = _mean_share(record, own, h[-LAST:], number)
+                row[f"{column}.share_of_last"] = _mean_share(own, chosen_labels[-LAST:])
         for number, column in enumerate(record.number_names):
             value = float(record.numbers[item, number])
             known = [float(v) for v in record.numbers[h, number] if not math.isnan(v)]
@@ -119,7 +120,7 @@ def _labels(record: ItemRecord, item: int, number: int) -> list[int]:
     return [label for label in own if record.first_labels[number] <= label < record.first_labels[number + 1]]
 
 
-def _mean_share(record: ItemRecord, own: list[int], h: list[int], number: int) -> float:
-    if not own or not h:
+def _mean_share(own: list[int], chosen_labels: list[list[int]]) -> float:
+    if not own or not chosen_labels:
         return 0.0
-    return sum(sum(label in _labels(record, chosen, number) for chosen in h) / len(h) for label in own) / len(own)
+    return sum(sum(label in labels for labels in chosen_labels) / len(chosen_labels) for label in own) / len(own)

@@ -132,7 +132,7 @@ def question(random: Random) -> tuple[dict[str, Any], Restriction]:
 def test_each_page_equals_the_reference_alone_and_in_a_batch(name: str) -> None:
     model, plain = models(name)
     random = Random(name)  # other requests for each model
-    some = [question(random) for _ in range(500)]
+    some = [question(random) for _ in range(150)]
     prepared = [model.prepare_recommend(**asked, restriction=restriction) for asked, restriction in some]
     for one, ranking in zip(prepared, model.rank([one.query for one in prepared]), strict=True):
         (expected,) = plain.rank([one.query])

@@ -107,10 +107,10 @@ def fields_of(table: list[dict[str, Any]]) -> FilterFields:
     return FilterFields({**fields, "year": NumberField.read("year", column("year"), len(table))}, len(table))
 
 
-@settings(max_examples=150)
+@settings(max_examples=70)
 @given(rows, st.lists(trees, min_size=1, max_size=10))
 def test_any_filter_keeps_the_items_that_brute_force_keeps(table: list[dict[str, Any]], some: list[Any]) -> None:
-    """The tests draw three thousand trees over random tables with missing and odd values, also from the cache."""
+    """Random trees over random tables with missing and odd values agree, also if they come from the cache."""
     fields = fields_of(table)
     for tree in some:
         canonical = parse_filter(tree, KINDS)

@@ -1,25 +1,13 @@
-"""Queries and rankings as values: dense features, and the beginning of a page."""
+"""Queries and rankings as values: profiles, and the beginning of a page."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from svc.model.columns.feature_values import Encoded
 from svc.model.explain import Because
 from svc.model.history import History
 from svc.model.ranking.query import Given, Query, Ranking, joined_profile, profile_of, settle_history
-
-
-@given(st.lists(st.sampled_from([0.0, 1.0, -2.5]), min_size=1, max_size=20))
-def test_a_feature_vector_is_encoded_without_its_zeros(values: list[float]) -> None:
-    """Encoding a dense vector keeps only its non-zero places."""
-    vector = np.array(values)
-    encoded = Encoded.of(vector)
-    assert len(encoded.places) == np.count_nonzero(vector)
-    assert encoded.dense().tolist() == values
 
 
 def test_a_page_has_its_own_reasons() -> None:

@@ -70,7 +70,7 @@ def brute_force(model: Model, prepared: Prepared, asked: dict[str, Any], restric
 
 
 @pytest.mark.parametrize("name", EVERY_FAMILY)
-@settings(max_examples=30)
+@settings(max_examples=12)
 @given(some=st.lists(questions(), min_size=1, max_size=12))
 def test_the_answer_is_that_of_brute_force_alone_and_in_a_batch(
     name: str, some: list[tuple[dict[str, Any], Restriction]]

@@ -1,4 +1,4 @@
-"""Helpers of all scorers: exclusions, the selection of the best items, and cosines."""
+"""Helpers of all scorers: exclusions, profiles, and the selection of the best items."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from svc.model.history import History
 from svc.model.ranking.item_sets import ItemSet
 from svc.model.ranking.query import Query
-from svc.model.recommenders.base import best_items, cosines, excluded_columns, profile
+from svc.model.recommenders.base import best_items, excluded_columns, profile
 
 N_ITEMS = 200
 HISTORY = History(
@@ -48,10 +48,3 @@ def test_the_best_are_those_of_a_full_sort(share: float) -> None:
         expected = sorted(left, key=lambda column: (-scores[column], column))[:limit]
         query = Query(limit=limit, exclude=exclude, allowed=ItemSet.of_flags(allowed))
         assert best_items(scores.copy(), query, HISTORY).tolist() == expected
-
-
-def test_cosines_of_a_zero_vector_are_zero() -> None:
-    """A zero vector has cosine 0 with every vector and with itself."""
-    to_all = cosines(np.array([[3.0, 4.0], [0.0, 0.0], [4.0, -3.0], [6.0, 8.0]]))
-    np.testing.assert_allclose(to_all(0), [1.0, 0.0, 0.0, 1.0], atol=1e-15)
-    assert to_all(1).tolist() == [0.0] * 4

@@ -1,4 +1,4 @@
-"""Sparse item-to-item weights give the sums, similarities and reasons of the dense matrix."""
+"""Sparse item-to-item weights give the sums and reasons of the dense matrix."""
 
 from __future__ import annotations
 
@@ -47,16 +47,3 @@ def test_contributions_add_up_to_the_scores(dense: np.ndarray) -> None:
     found = scorer.contributions(query, history, ranking.items)
     assert found.columns.tolist() == [2, 5, 11]
     np.testing.assert_array_equal(found.of_columns.sum(axis=1), ranking.scores)
-
-
-def test_similar_items_have_similar_rows(dense: np.ndarray) -> None:
-    """Similarities are cosines of the rows without the diagonal. Those of an empty row are 0."""
-    items = np.array([1, 5, 8, 9], dtype=np.int32)
-    rows = dense.copy()
-    np.fill_diagonal(rows, 0)
-    rows = rows[items]
-    norms = np.linalg.norm(rows, axis=1, keepdims=True)
-    unit = np.divide(rows, norms, out=np.zeros_like(rows), where=norms > 0)
-    to_all = scorer_of(dense).similar(items)
-    for place in (0, 1, 2, 0):
-        np.testing.assert_allclose(to_all(place), unit @ unit[place], atol=1e-12)
