@@ -15,20 +15,17 @@ import pytest
 import trio
 
 from svc import logs
-from svc.artifact.keys import load_signing_keys
-from svc.artifact.replay import ReplayGuard
 from svc.errors import ConfigError
 from svc.metrics import Metrics
-from svc.serving.api.authentication import Authenticator
 from svc.serving.api.key_policies import KeyPolicies, PolicyFile
 from svc.serving.api.request import ServerState
-from svc.serving.models.loader import Loader
-from svc.serving.models.registry import Entry, Registry
+from svc.serving.models.registry import Entry
 from svc.serving.models.watcher import Watcher
-from svc.serving.run import ServeOptions, _renew_keys, _watcher
+from svc.serving.run import ServeOptions, _renew_keys
 from svc.settings import Settings
 from tests.faults.books import ITEMS, KEYS, RECIPE, run, set_environment, write_interactions
 from tests.faults.failing_calls import FAULTS, KINDS, STRIDE, WORKER, FailingCalls, Failure
+from tests.serving.live import watched
 
 SERVED_RECIPE = f"""{RECIPE}
 item_metadata: {{source: {{type: csv, path: titles.csv}}, id_column: item, fields: [title]}}
@@ -137,15 +134,10 @@ class Server:
 @asynccontextmanager
 async def server(folder: Path) -> AsyncIterator[Server]:
     environment = {"SVC_SIGNING_KEYS": KEYS, "SVC_STATE_DIR": str(folder / "state"), "SVC_ENV": "development"}
-    settings = Settings.from_env(environment)
-    state = ServerState(Registry(), settings, Metrics.create(), Authenticator({}))
-    loader = Loader(settings, load_signing_keys(settings), {}, ReplayGuard.of(settings))
-    options = ServeOptions(folder / "recipes", "127.0.0.1", 0, insecure_no_auth=True)
-    async with trio.open_nursery() as lanes:
-        served = Server(folder, _watcher(options, state, loader, lanes, None), state)
+    async with watched(folder / "recipes", Settings.from_env(environment)) as (watcher, state):
+        served = Server(folder, watcher, state)
         served.listen()
         yield served
-        lanes.cancel_scope.cancel()
     logs.configure(Settings())
 
 

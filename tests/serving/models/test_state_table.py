@@ -1,7 +1,7 @@
-"""Every transition of a recipe's entry on a real server, caused by files, signals and HTTP requests.
+"""Every transition of a recipe's entry in a server with real files, stores and models.
 
-Each row of `TABLE` is a row of the specification's state tables and names its test, without `test_`. The table of the
-run lock is in `test_run_lock.py`, and that of the shutdown in `test_drain.py`.
+Each row of `TABLE` is a row of the specification's state tables and names its test, without `test_`. The tables of
+the run lock and of the shutdown are in `tests/e2e/faults`.
 """
 # ruff: noqa: E501 (the table is one line a row)
 
@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.server import Server, put, until, write_recipe
+from tests.e2e.server import make_home, put, write_recipe
 from tests.e2e.tables import missing_tests
 from tests.serving.artifacts import OTHER_KEYS, popularity_model, write_artifact
+from tests.serving.live import Live, live
 
 # state, trigger, condition, next state, test
 TABLE = """
@@ -49,22 +50,21 @@ def test_every_row_names_a_test_that_exists() -> None:
     assert not missing_tests(TABLE, globals())
 
 
-def first_item(server: Server, name: str = "a") -> str:
+def first_item(server: Live, name: str = "a") -> str:
     answer = server.recommend(name)
     assert answer.status_code == 200, answer.text
     return str(answer.json()["items"][0]["item_id"])
 
 
-def poll_twice(server: Server) -> None:
-    """Return after two more polls of the watcher have ended."""
-    ticks = "svc_watcher_tick_seconds_count"
-    before = server.metric(ticks)
-    until(lambda: server.metric(ticks) >= before + 2)
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """Return a folder with one recipe, `a`, whose artifact recommends `i0`."""
+    return make_home(tmp_path, "a", popularity_model(0))
 
 
 def test_startup_loads_a_good_artifact(home: Path) -> None:
     """A good artifact is served after the start, and health and details report status `ok`."""
-    with Server(home) as server:
+    with live(home) as server:
         assert first_item(server) == "i0"
         assert server.health() == (200, {"status": "ok", "total": 1, "loaded": 1})
         status, document = server.details()
@@ -104,7 +104,7 @@ def test_startup_makes_a_stub_of_a_bad_artifact(home: Path, damage: str, event: 
         write_artifact(file, popularity_model(0), keys=OTHER_KEYS)
     else:
         put(file, data)
-    with Server(home) as server:
+    with live(home) as server:
         assert [record["name"] for record in server.said(event)] == ["a"]
         assert server.said("recipe_not_loaded_at_startup", name="a")
         assert server.health() == (503, {"status": "degraded", "total": 1, "loaded": 0})
@@ -121,7 +121,7 @@ def test_startup_makes_a_stub_of_a_bad_artifact(home: Path, damage: str, event: 
 def test_a_new_recipe_file_is_served(home: Path) -> None:
     """A poll finds a new recipe file and loads its artifact without a restart."""
     write_artifact(home.parent / "b.svc", popularity_model(1))
-    with Server(home) as server:
+    with live(home) as server:
         assert server.recommend("b").json()["code"] == "RECIPE_NOT_FOUND"
         write_recipe(home, "b", "../b.svc")
         server.wait_for("recipe_discovered", name="b", file="b.yaml")
@@ -131,7 +131,7 @@ def test_a_new_recipe_file_is_served(home: Path) -> None:
 
 def test_a_new_recipe_file_without_artifact_is_a_stub(home: Path) -> None:
     """A new recipe file without an artifact counts as a recipe without a model, and health reports 503."""
-    with Server(home) as server:
+    with live(home) as server:
         write_recipe(home, "b", "../b.svc")
         server.wait_for("artifact_disappeared", name="b")
         assert server.health() == (503, {"status": "degraded", "total": 2, "loaded": 1})
@@ -144,7 +144,7 @@ def test_an_unparseable_file_is_skipped(home: Path) -> None:
     Health counts it apart, details name its error, and both keep status `ok`.
     """
     put(home / "broken.yaml", "name: [")
-    with Server(home) as server:
+    with live(home) as server:
         assert server.health() == (200, {"status": "ok", "total": 1, "loaded": 1, "skipped": 1})
         put(home / "later.yaml", "name: 7")
         server.wait_for("recipe_load_error_skipped", name="later")
@@ -161,7 +161,7 @@ def test_an_unparseable_file_is_skipped(home: Path) -> None:
 
 def test_a_changed_artifact_is_swapped_in(home: Path) -> None:
     """A changed artifact is loaded and answers under its own version."""
-    with Server(home) as server:
+    with live(home) as server:
         sha256 = write_artifact(home.parent / "a.svc", popularity_model(1))
         server.wait_for("artifact_loaded", model_version=f"sha256:{sha256}")
         assert first_item(server) == "i1"
@@ -171,9 +171,9 @@ def test_a_changed_artifact_is_swapped_in(home: Path) -> None:
 
 def test_an_artifact_with_the_same_bytes_causes_no_swap(home: Path) -> None:
     """A new file with the same bytes causes neither a load nor a swap."""
-    with Server(home) as server:
+    with live(home) as server:
         write_artifact(home.parent / "a.svc", popularity_model(0))
-        poll_twice(server)
+        server.poll(times=2)
         assert len(server.said("artifact_loaded")) == 1
         assert server.metric('svc_swap_total{result="ok"}') == 0
 
@@ -184,7 +184,7 @@ def test_a_bad_artifact_keeps_the_old_model(home: Path) -> None:
     Details show the error until a good artifact is loaded.
     """
     file = home.parent / "a.svc"
-    with Server(home) as server:
+    with live(home) as server:
         put(file, b"NOTMODEL" + file.read_bytes()[8:])
         failed = server.wait_for("artifact_load_failed", name="a")
         assert failed["kid"] == "k1"
@@ -206,12 +206,12 @@ def test_a_bad_artifact_keeps_the_old_model(home: Path) -> None:
 def test_the_error_of_a_vanished_artifact_clears_when_it_is_back(home: Path) -> None:
     """A vanished artifact is logged once, and its error clears when the same file is back."""
     file = home.parent / "a.svc"
-    with Server(home) as server:
+    with live(home) as server:
         file.rename(home.parent / "away")
         server.wait_for("artifact_disappeared", name="a")
         assert server.recipe("a")["last_load_error"] == "artifact not found: a.svc"
         assert first_item(server) == "i0"
-        poll_twice(server)
+        server.poll(times=2)
         assert len(server.said("artifact_disappeared")) == 1
         (home.parent / "away").rename(file)
         assert server.wait_for("artifact_load_error_cleared")["reason"] == "marker_restored"
@@ -223,7 +223,7 @@ def test_a_rollback_clears_the_error(home: Path) -> None:
     """A load error clears without a swap when the bytes of the loaded model are back on disk."""
     file = home.parent / "a.svc"
     good = file.read_bytes()
-    with Server(home) as server:
+    with live(home) as server:
         put(file, good[:200])
         server.wait_for("artifact_load_failed", name="a")
         put(file, good)
@@ -235,21 +235,21 @@ def test_a_rollback_clears_the_error(home: Path) -> None:
 def test_a_load_error_stays_until_the_artifact_changes(home: Path) -> None:
     """A bad artifact that does not change keeps its error and is not loaded again."""
     file = home.parent / "a.svc"
-    with Server(home) as server:
+    with live(home) as server:
         put(file, file.read_bytes()[:200])
         server.wait_for("artifact_load_failed", name="a")
-        poll_twice(server)
+        server.poll(times=2)
         assert server.recipe("a")["last_load_error"].startswith("magic bytes mismatch")
         assert len(server.said("artifact_load_failed")) == 1
 
 
 def test_a_recipe_that_stops_parsing_keeps_its_model(home: Path) -> None:
     """A recipe file that no longer parses keeps its model, and details show the error until it parses again."""
-    with Server(home) as server:
+    with live(home) as server:
         good = (home / "a.yaml").read_text(encoding="utf-8")
         put(home / "a.yaml", "name: [")
         server.wait_for("recipe_load_error_skipped", name="a")
-        poll_twice(server)
+        server.poll(times=2)
         assert first_item(server) == "i0"
         assert "a.yaml" in server.recipe("a")["last_load_error"]
         assert server.health() == (200, {"status": "ok", "total": 1, "loaded": 1})
@@ -266,7 +266,7 @@ def test_a_recipe_that_stops_parsing_keeps_its_model(home: Path) -> None:
 def test_a_stub_loads_when_an_artifact_comes(home: Path) -> None:
     """A recipe without an artifact is served after its first training, without a restart."""
     (home.parent / "a.svc").unlink()
-    with Server(home) as server:
+    with live(home) as server:
         assert server.health()[0] == 503
         write_artifact(home.parent / "a.svc", popularity_model(1), versioning="append_sha")
         server.wait_for("artifact_loaded", name="a")
@@ -276,7 +276,7 @@ def test_a_stub_loads_when_an_artifact_comes(home: Path) -> None:
 
 def test_a_removed_recipe_file_removes_its_recipe(home: Path) -> None:
     """A removed recipe file removes its recipe from answers, health and metrics."""
-    with Server(home) as server:
+    with live(home) as server:
         (home / "a.yaml").unlink()
         server.wait_for("recipe_removed", name="a")
         answer = server.recommend("a")
@@ -294,7 +294,7 @@ def test_a_new_output_path_and_new_metadata_take_effect(home: Path) -> None:
         "id_column": "item_id",
         "fields": ["title"],
     }
-    with Server(home) as server:
+    with live(home) as server:
         write_recipe(home, "a", "../other.svc")
         server.wait_for("artifact_loaded", times=2)
         assert first_item(server) == "i1"
@@ -315,7 +315,7 @@ def test_other_files_are_ignored_and_forbidden_ones_skipped(home: Path, tmp_path
     (home / "link.yaml").symlink_to(outside)
     write_recipe(home, "evil", "ftp://host/m.svc")
     write_recipe(home, "a", "../other.svc", file="second.yaml")
-    with Server(home) as server:
+    with live(home) as server:
         assert server.health() == (200, {"status": "ok", "total": 1, "loaded": 1, "skipped": 3})
         assert {one["name"] for one in server.said("recipe_security_violation_skipped")} == {"link", "evil"}
         assert server.said("recipe_duplicate_name")[0]["file"] == "second.yaml"
