@@ -9,7 +9,6 @@ import json
 import os
 import queue
 import random
-import shutil
 import subprocess
 import sys
 import threading
@@ -27,7 +26,7 @@ import pytest
 from svc.cli.main import run
 from tests.e2e.server import STARTED_WITHIN_S, make_home, put
 from tests.forked import Forked, program
-from tests.serving.artifacts import popularity_model
+from tests.serving.artifacts import popularity_model, write_artifact
 
 ROOT = Path(__file__).parent.parent.parent
 SIGNING_KEYS = "test:" + "5a" * 32
@@ -223,29 +222,12 @@ def shop(tmp_path: Path) -> Shop:
     return make_shop(tmp_path)
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Yield the folder of a new file system of 16 KiB."""
-    if os.geteuid() != 0 or shutil.which("mount") is None:
-        pytest.skip("mounting a small tmpfs needs root")
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(folder)], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip("mounting a small tmpfs is not permitted here")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
-
-
 @pytest.fixture(scope="session")
 def artifact(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """Return an artifact trained on the shop's data, for tests that need no training of their own."""
-    shop = make_shop(tmp_path_factory.mktemp("trained"))
-    trained = shop.train()
-    assert trained.code == 0, trained.err
-    return shop.artifact.read_bytes()
+    """Return an artifact of the shop for tests that need no training."""
+    path = tmp_path_factory.mktemp("written") / "shop.svc"
+    write_artifact(path, popularity_model(0), keys=SIGNING_KEYS)
+    return path.read_bytes()
 
 
 @pytest.fixture

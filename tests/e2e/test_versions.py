@@ -8,21 +8,19 @@ import os
 import random
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import numpy as np
 import pytest
 
 from svc.artifact.keys import parse_signing_keys
 from svc.artifact.store import read_verified
 from svc.artifact.versions import Version, Versions
 from svc.cli import main
-from svc.model.ids import IdTable
 from svc.settings import Settings
 from tests.artifact.conftest import (  # noqa: F401  # fixtures
     azure_endpoint,
@@ -34,9 +32,9 @@ from tests.artifact.conftest import (  # noqa: F401  # fixtures
     s3_place,
 )
 from tests.e2e.load import Load, only_200
-from tests.e2e.server import Server, put, until, write_recipe
+from tests.e2e.server import Server, put, until
 from tests.forked import Forked
-from tests.serving.artifacts import SIGNING_KEYS, factor_model, popularity_model, write_artifact
+from tests.serving.artifacts import SIGNING_KEYS
 
 pytestmark = pytest.mark.integration
 
@@ -275,47 +273,3 @@ def test_keep_removes_old_versions_during_concurrent_trainings(tmp_path: Path) -
     assert load.tally.failures == []
     assert load.tally.answered > 0
     shelf.run("history", "--verify")
-
-
-def nan_model() -> Any:
-    """Return a model whose user factors are NaN, as after a training that diverged."""
-    model: Any = factor_model(40, 50, 8)
-    model.scorer.users = np.full_like(model.scorer.users, np.nan)
-    return model
-
-
-def decimal_model() -> Any:
-    """Return a model with user ids such as `3.0`, as pandas reads integers in a column with a blank cell."""
-    model = popularity_model(1)
-    model.user_ids = IdTable.from_ids([f"{row}.0" for row in range(len(model.user_ids))])
-    return model
-
-
-@pytest.mark.parametrize(
-    ("spoilt", "reason"),
-    [(nan_model, "not finite numbers"), (decimal_model, "0 of the live model's 4 users are known")],
-)
-def test_a_refused_rehearsal_is_in_details_metrics_and_log(
-    tmp_path: Path, spoilt: Callable[[], Any], reason: str
-) -> None:
-    """The old model answers, and the reason is in details, metrics and log. The next good model is served."""
-    home = tmp_path / "recipes"
-    home.mkdir()
-    serving = {"rehearsal": {"min_known_users": 0.5}}
-    write_recipe(home, "books", tmp_path / "books.svc", serving=serving)
-    good = write_artifact(tmp_path / "books.svc", popularity_model(0))
-    with Server(home) as server:
-        write_artifact(tmp_path / "books.svc", spoilt())
-        told = server.wait_for("artifact_rehearsal_failed", name="books")
-        assert reason in told["reason"]
-        server.wait_for("artifact_load_failed", name="books", reason="rehearsal")
-        assert server.recommend("books").json()["model_version"] == f"sha256:{good}"
-        assert server.health()[0] == 200
-        status, _ = server.details()
-        assert (status, server.recipe("books")["loaded"]) == (503, True)
-        assert reason in server.recipe("books")["last_load_error"]
-        assert server.metric('svc_artifact_load_failures_total{reason="rehearsal",recipe="books"}') == 1
-        assert server.metric('svc_swap_total{result="error"}') == 1
-        better = write_artifact(tmp_path / "books.svc", popularity_model(2))
-        server.wait_for("artifact_loaded", model_version=f"sha256:{better}")
-        until(lambda: server.details()[0] == 200)

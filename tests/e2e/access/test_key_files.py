@@ -49,17 +49,6 @@ def test_keys_are_rotated_without_a_restart(tmp_path: Path) -> None:
         until(lambda: len(server.said("artifact_loaded")) == 2)
 
 
-def test_sighup_without_key_files_changes_nothing(tmp_path: Path) -> None:
-    """SIGHUP without key files is logged, and the server goes on.
-
-    The system's default action for SIGHUP would end the process without a drain.
-    """
-    with Server(make_home(tmp_path, "a", popularity_model(0))) as server:
-        server.process.send_signal(signal.SIGHUP)
-        server.wait_for("keys_reloaded")
-        assert server.client.get("/v1/recipes").status_code == 200
-
-
 def test_sighup_during_the_start_reloads_the_keys(tmp_path: Path) -> None:
     """SIGHUP during the start reloads the keys, even while a store has not answered yet.
 

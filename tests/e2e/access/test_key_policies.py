@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +9,7 @@ import httpx
 import pytest
 
 from svc.serving.api.authentication import hash_api_key
-from tests.e2e.server import FAST, Server, make_home, put, write_recipe
-from tests.forked import program
+from tests.e2e.server import Server, make_home, put, write_recipe
 from tests.serving.artifacts import popularity_model, write_artifact
 
 pytestmark = pytest.mark.integration
@@ -65,26 +62,3 @@ def test_a_key_is_limited_by_the_current_policy_file(tmp_path: Path) -> None:
         assert statuses(ADMIN) == open_to_all
         assert server.wait_for("requests_refused", code="RATE_LIMITED")["kid"] == "shop"
         assert not [line for line in server.said("request_answered") if line["status"] in (403, 429)]
-
-
-@pytest.mark.parametrize(
-    ("content", "keys", "error"),
-    [
-        (None, ENV, "cannot be read"),
-        ("shop: {rate: often}", ENV, "shop: rate: the text 'often'"),
-        ("shop: {}", {}, "SVC_API_KEYS is empty"),
-    ],
-)
-def test_an_invalid_policy_file_prevents_the_start(
-    tmp_path: Path, content: str | None, keys: dict[str, str], error: str
-) -> None:
-    """A start ends with exit code 8 if the policy file is missing or invalid, or if there are no keys for it."""
-    home = make_home(tmp_path, "books", popularity_model(0))
-    policies = tmp_path / "keys.yaml"
-    if content is not None:
-        put(policies, content)
-    command = [program(), "serve", "--recipes", str(home), "--port", "0"]
-    env = {**os.environ, **FAST, **keys, "SVC_API_KEY_POLICIES": str(policies)}
-    ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
-    assert ended.returncode == 8
-    assert error in ended.stderr

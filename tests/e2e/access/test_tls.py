@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import threading
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
 import pytest
 
 from tests.e2e.server import Server, make_home, until
-from tests.forked import program
 from tests.serving.artifacts import popularity_model
 from tests.serving.certificates import Issuer
 
@@ -67,40 +62,3 @@ def test_a_server_with_a_certificate_accepts_only_tls(tmp_path: Path, workers: s
 
         until(is_renewed)
         assert server.stop() == 0
-
-
-def test_a_drain_over_http_2_loses_no_answer(tmp_path: Path) -> None:
-    """HTTP/2 requests that are in flight at SIGTERM get their whole answers."""
-    issuer = Issuer(tmp_path)
-    found: list[int] = []
-    with Server(make_home(tmp_path, "a", popularity_model(0)), env=issuer.environment()) as server:
-        body = {"requests": [{"user_id": f"u{user % 9}", "limit": 1} for user in range(256)]}
-        url = server.url.replace("http:", "https:") + "/v1/recipes/a:batch-recommend"
-        begun = threading.Barrier(5)
-
-        def batch() -> None:
-            with httpx.Client(verify=issuer.trusted(), http2=True, timeout=30) as asking:
-                asking.get(server.url.replace("http:", "https:") + "/v1/health")
-                begun.wait()
-                found.append(asking.post(url, json=body).status_code)
-
-        threads = [threading.Thread(target=batch) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        begun.wait()
-        assert server.stop() == 0
-        for thread in threads:
-            thread.join()
-    assert found == [200] * 4
-
-
-def test_an_expired_certificate_prevents_the_start(tmp_path: Path) -> None:
-    """An expired certificate ends the start with exit code 8 and names `SVC_TLS_CERT_FILE`."""
-    issuer = Issuer(tmp_path)
-    issuer.issue(ends=datetime.now(UTC) - timedelta(days=1))
-    home = make_home(tmp_path, "a", popularity_model(0))
-    command = [program(), "serve", "--recipes", str(home), "--port", "0"]
-    env = {**os.environ, "SVC_SIGNING_KEYS": "test:" + "5a" * 32, **issuer.environment()}
-    ended = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    assert ended.returncode == 8
-    assert "SVC_TLS_CERT_FILE: the certificate of" in ended.stderr

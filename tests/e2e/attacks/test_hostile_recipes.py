@@ -14,6 +14,7 @@ import pytest
 from svc.recipe.yaml_reader import MAX_BYTES
 from tests.e2e.server import Server, put, until, write_recipe
 from tests.serving.artifacts import popularity_model, write_artifact
+from tests.serving.live import live
 
 MIB = 1 << 20
 SECURITY, MISTAKE = "recipe_security_violation_skipped", "recipe_load_error_skipped"
@@ -115,26 +116,19 @@ def check(server: Server, home: Path) -> None:
     assert "hunter2" not in server.log() + json.dumps(document)
 
 
-def test_a_server_starts_beside_hostile_recipes(home: Path) -> None:
-    """A server starts with all hostile files in its folder, skips them, and serves the good recipe."""
-    for what in HOSTILE:
-        plant(home, what, home.parent / "mark")
-    with Server(home, env=environment(home)) as server:
-        check(server, home)
-        assert server.health() == (200, {"status": "ok", "total": 1, "loaded": 1, "skipped": len(HOSTILE)})
-        assert server.stop() == 0
-
-
-def test_hostile_recipes_do_not_disturb_a_running_server(home: Path) -> None:
-    """Hostile files that appear while a server runs fail no request and leave its memory bounded.
+def test_hostile_recipes_disturb_neither_start_nor_run(home: Path) -> None:
+    """Hostile files at the start and on polls fail no request and leave the memory of the server bounded.
 
     A good recipe that is added afterwards is served.
     """
+    names, mark = list(HOSTILE), home.parent / "mark"
+    for what in names[::2]:
+        plant(home, what, mark)
     with Server(home, env=environment(home), fresh=True) as server:
-        server.recommend("good")
+        assert server.health() == (200, {"status": "ok", "total": 1, "loaded": 1, "skipped": len(names[::2])})
         before = server.resident_bytes()
-        for what in HOSTILE:
-            plant(home, what, home.parent / "mark")
+        for what in names[1::2]:
+            plant(home, what, mark)
             assert server.recommend("good").status_code == 200
         check(server, home)
         grown = server.resident_bytes() - before
@@ -145,6 +139,7 @@ def test_hostile_recipes_do_not_disturb_a_running_server(home: Path) -> None:
         until(lambda: server.health()[1] == {"status": "ok", "total": 2, "loaded": 2})
         print(f"{len(HOSTILE)} files; resident memory +{grown / MIB:.1f} MiB")  # noqa: T201
         assert grown < 64 * MIB
+        assert server.stop() == 0
 
 
 def test_links_pipes_and_devices_among_recipes_are_refused(home: Path, tmp_path: Path) -> None:
@@ -157,7 +152,7 @@ def test_links_pipes_and_devices_among_recipes_are_refused(home: Path, tmp_path:
     (home / "circle.yaml").symlink_to(home / "circle.yaml")
     os.mkfifo(home / "pipe.yaml")
     put(home / os.fsdecode(b"\xff\xfe.yaml"), "name: [")
-    with Server(home, env=environment(home)) as server:
+    with live(home, environment(home)) as server:
         refused = {event: {one["name"] for one in server.said(event)} for event in (SECURITY, MISTAKE)}
         assert refused[SECURITY] == {"out", "passwd", "zero"}
         assert refused[MISTAKE] == {"nowhere", "circle", "pipe", "\\xff\\xfe"}

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
 from pathlib import Path
 
 from svc.artifact.keys import public_entry
 from tests.e2e.conftest import Ended, Shop
-from tests.e2e.server import Server, make_home, put, write_recipe
+from tests.e2e.server import Server, put, write_recipe
 from tests.serving.artifacts import header, popularity_model, write_artifact
 
 KEY = "11" * 32
@@ -103,71 +101,3 @@ def test_a_server_with_public_keys_refuses_older_versions(tmp_path: Path) -> Non
         server.wait_for("artifact_loaded", name="a")
         answer = server.recommend("a")
         assert answer.status_code == 200, answer.text
-
-
-def publish(folder: Path, serial: int) -> None:
-    """Write an artifact of the recipe `a` whose best item has the number `serial`."""
-    head = header(recipe_name="a", serial=serial)
-    write_artifact(folder / "a.svc", popularity_model(serial, n_items=12), keys=SIGNING, head=head)
-
-
-def served(server: Server) -> str:
-    """Return the id of the best item."""
-    return str(server.recommend("a").json()["items"][0]["item_id"])
-
-
-def test_two_servers_share_the_highest_served_serial(tmp_path: Path) -> None:
-    """A replica with its own files refuses serials below the highest that the other replica has served."""
-    env = {"SVC_SIGNING_KEYS": SIGNING, "SVC_STATE_DIR": str(tmp_path / "state")}
-    folders = [tmp_path / "one", tmp_path / "other"]
-    for folder in folders:
-        folder.mkdir()
-        make_home(folder, "a", popularity_model())
-        publish(folder, 5)
-    with Server(folders[0] / "recipes", env=env) as one, Server(folders[1] / "recipes", env=env) as other:
-        publish(folders[0], 7)
-        one.wait_for("artifact_loaded", name="a", times=2)
-        publish(folders[1], 6)
-        refused = other.wait_for("artifact_replayed", name="a")
-        assert (refused["serial"], refused["highest"]) == (6, 7)
-        assert (served(one), served(other)) == ("i7", "i5")
-        publish(folders[1], 8)
-        other.wait_for("artifact_loaded", name="a", times=2)
-        assert (served(one), served(other)) == ("i7", "i8")
-
-
-def test_a_damaged_or_lost_state_directory_is_logged_and_serials_still_hold(tmp_path: Path) -> None:
-    """The server serves newer artifacts, and refuses older ones from its own memory."""
-    state = tmp_path / "state"
-    home = make_home(tmp_path, "a", popularity_model())
-    publish(tmp_path, 5)
-    with Server(home, env={"SVC_SIGNING_KEYS": SIGNING, "SVC_STATE_DIR": str(state)}) as server:
-        told = len(server.said("replay_state_unusable"))  # for the missing directory
-        put(state / "a.serials.json", "{")
-        publish(tmp_path, 6)
-        server.wait_for("artifact_loaded", name="a", times=2)
-        assert "damaged" in server.wait_for("replay_state_unusable", times=told + 1)["error"]
-        told = len(server.said("replay_state_unusable"))
-        shutil.rmtree(state)
-        publish(tmp_path, 7)
-        server.wait_for("artifact_loaded", name="a", times=3)
-        assert "is not there" in server.wait_for("replay_state_unusable", times=told + 1)["error"]
-        (state / "a.serials.json").unlink()
-        publish(tmp_path, 6)
-        server.wait_for("artifact_replayed", serial=6, highest=7)
-        assert (served(server), server.health()[0]) == ("i7", 200)
-
-
-def test_a_full_state_directory_is_logged_and_serials_still_hold(tmp_path: Path, small_disk: Path) -> None:
-    """The server serves newer artifacts, and refuses older ones from its own memory."""
-    home = make_home(tmp_path, "a", popularity_model())
-    publish(tmp_path, 5)
-    with Server(home, env={"SVC_SIGNING_KEYS": SIGNING, "SVC_STATE_DIR": str(small_disk)}) as server:
-        with contextlib.suppress(OSError):
-            (small_disk / "fill").write_bytes(bytes(16 << 10))
-        publish(tmp_path, 6)
-        server.wait_for("artifact_loaded", name="a", times=2)
-        assert any("space" in record["error"] for record in server.said("replay_state_unusable"))
-        publish(tmp_path, 5)
-        server.wait_for("artifact_replayed", serial=5, highest=6)
-        assert (served(server), server.health()[0]) == ("i6", 200)

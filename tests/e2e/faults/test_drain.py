@@ -193,17 +193,6 @@ def test_a_drain_under_load_answers_every_accepted_request(home: Path, moment: i
         assert seconds < 20
 
 
-def test_a_server_gives_the_same_answers_after_a_kill(home: Path) -> None:
-    """A server gives the same answers and names the same model version after SIGKILL and a restart."""
-    with Server(home) as server:
-        before = server.recommend("a").json()
-        server.process.kill()
-        server.process.wait()
-    with Server(home) as server:
-        after = server.recommend("a").json()
-    assert (before["items"], before["model_version"]) == (after["items"], after["model_version"])
-
-
 def test_a_signal_during_the_start_ends_the_process(home: Path) -> None:
     """SIGINT during the start ends the process with exit code 0, without `serve_started`."""
     with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -65,16 +65,3 @@ def test_overload_refuses_some_batches_and_answers_most_single_requests(tmp_path
         assert server.metric('svc_v1_requests_total{recipe="a",status="overloaded"}') >= crowd.statuses.count(503)
         assert server.wait_for("requests_refused", code="OVERLOADED")["kid"] is None
         assert not [line for line in server.said("request_answered") if line["status"] == 503]
-
-
-def test_no_batch_is_refused_without_a_queue_limit(tmp_path: Path) -> None:
-    """SVC_MAX_QUEUE_SECONDS=0 disables refusals, and every batch gets 200.
-
-    Batches are small, because all of them advance together in threads of low priority. Large ones took over a minute
-    beside other tests.
-    """
-    home = make_home(tmp_path, "a", factor_model(1_000, 30_000, 64))
-    with Server(home, env={"SVC_MAX_QUEUE_SECONDS": "0"}) as server:
-        with Crowd(server, size=32, limit=20) as crowd:
-            until(lambda: len(crowd.statuses) > 2 * CLIENTS, lambda: f"{len(crowd.statuses)} answers")
-        assert set(crowd.statuses) == {200}

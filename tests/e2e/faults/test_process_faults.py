@@ -7,7 +7,6 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -60,23 +59,6 @@ def test_an_error_while_scoring_fails_only_its_request(home: Path) -> None:
         assert server.stop() == 0
 
 
-def test_an_error_of_one_query_fails_no_other_query_of_its_group(home: Path) -> None:
-    """Requests that are scored together with one that raises get their answers."""
-    write_artifact(home.parent / "a.svc", model_that_raises_for_u1())
-
-    def judge(status: int, body: dict[str, Any]) -> str | None:
-        return None if (status, status == 200 or body["code"]) in ((200, True), (500, "INTERNAL_ERROR")) else str(body)
-
-    requests = [("/v1/recipes/a:recommend", {"user_id": f"u{number}", "limit": 1}) for number in range(4)]
-    with Server(home) as server:
-        with Load(server.url, requests, clients=8, judge=judge) as load:
-            until(lambda: server.metric(ERRORS.format("a")) >= 20)
-            for user in ("u0", "u2", "u3"):
-                assert server.recommend("a", user).status_code == 200
-        assert load.tally.failures == []
-        assert server.metric('svc_v1_requests_total{recipe="a",status="ok"}') > 0
-
-
 @contextmanager
 def memory_capped(pid: int, more: int) -> Iterator[None]:
     """Limit the address space of the process to its present size plus `more` bytes inside the block."""
@@ -105,23 +87,6 @@ def test_a_request_without_memory_gets_500_and_others_are_answered(home: Path) -
         assert server.client.post("/v1/recipes/large:batch-recommend", json=bulk).status_code == 200
         assert server.metric(ERRORS.format("large")) == 1
         assert server.stop() == 0
-
-
-def test_models_are_kept_while_the_recipes_folder_is_missing(home: Path) -> None:
-    """A server keeps its models while the recipes folder is missing, and counts the failed scans.
-
-    It follows new artifacts again when the folder is back.
-    """
-    with Server(home) as server:
-        away = home.with_name("away")
-        home.rename(away)
-        server.wait_for("recipes_dir_scan_failed")
-        assert server.recommend("a").status_code == 200
-        away.rename(home)
-        write_artifact(home.parent / "a.svc", popularity_model(1))
-        until(lambda: server.recommend("a").json()["items"][0]["item_id"] == "i1")
-        assert server.metric("svc_recipes_dir_scan_failures_total") >= 1
-        assert server.metric("svc_watcher_unhandled_errors_total") == 0
 
 
 def test_a_server_killed_under_load_has_the_same_state_after_a_restart(home: Path) -> None:

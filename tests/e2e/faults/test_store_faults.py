@@ -12,15 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from svc.artifact.store import open_store
-from svc.settings import Settings
 from tests.e2e.server import Server, put, until, write_recipe
 from tests.privileges import obeying_command
 from tests.serving.artifacts import header, popularity_model, write_artifact
 
 pytestmark = pytest.mark.integration
-
-YEAR_2100_NS = 4_102_444_800 * 10**9
 
 
 @pytest.fixture
@@ -158,21 +154,6 @@ def test_a_half_copied_artifact_is_never_served(home: Path, tmp_path: Path) -> N
         assert load_errors(server) == {}
 
 
-def test_new_artifacts_are_loaded_whatever_their_modification_time(home: Path, tmp_path: Path) -> None:
-    """A new artifact is loaded if its modification time is in the past, in the future, or unchanged."""
-    path = tmp_path / "m.svc"
-    write_recipe(home, "m", path)
-    write_artifact(path, popularity_model(0))
-    with Server(home) as server:
-        for number, time_ns in enumerate((YEAR_2100_NS, 0, 1, YEAR_2100_NS, YEAR_2100_NS), start=1):
-            fresh = tmp_path / "fresh.svc"
-            sha256 = write_artifact(fresh, popularity_model(number % 3))
-            os.utime(fresh, ns=(time_ns, time_ns))
-            fresh.replace(path)
-            server.wait_for("artifact_loaded", model_version=f"sha256:{sha256}")
-        assert not server.said("artifact_load_failed")
-
-
 def test_a_server_needs_no_write_permission(home: Path, tmp_path: Path) -> None:
     """A server needs no write permission for recipes, artifacts and their folders."""
     prefix = obeying_command()
@@ -286,18 +267,3 @@ def test_models_survive_faults_of_a_web_store(home: Path, tmp_path: Path) -> Non
             until(lambda: load_errors(server) == {}, lambda: str(load_errors(server)))
             until(lambda: first_items(server, [*errors, "wanother"]) == {"i0"})
             assert server.stop() == 0
-
-
-def test_temporary_files_of_killed_runs_are_removed_and_never_served(home: Path, tmp_path: Path) -> None:
-    """A temporary file of a killed run is not served, and the next write of an artifact removes it."""
-    path = tmp_path / "out" / "m.svc"
-    write_recipe(home, "m", path)
-    write_artifact(path, popularity_model(0))
-    leftover = path.with_name(".m.svc.0123456789abcdef.tmp")
-    leftover.write_bytes(path.read_bytes()[:50])
-    with Server(home) as server:
-        assert first_items(server, ["m"]) == {"i0"}
-        write_artifact(path, popularity_model(1))
-        assert not leftover.exists()
-        until(lambda: first_items(server, ["m"]) == {"i1"})
-        assert open_store(str(path), Settings()).read(1 << 20).resolved == str(path)

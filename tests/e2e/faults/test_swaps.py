@@ -56,24 +56,6 @@ def await_swaps(server: Server, count: int) -> None:
     until(lambda: server.metric('svc_swap_total{result="ok"}') >= count)
 
 
-def test_a_hundred_recipes_load_poll_and_swap(tmp_path: Path) -> None:
-    """A server loads 100 recipes at its start, swaps all of them, and has fewer than 64 threads."""
-    home = tmp_path / "recipes"
-    home.mkdir()
-    for number in range(RECIPES):
-        write_recipe(home, f"r{number}", tmp_path / f"r{number}.svc")
-        write_artifact(tmp_path / f"r{number}.svc", popularity_model(0))
-    with Server(home) as server:
-        assert server.health() == (200, {"status": "ok", "total": RECIPES, "loaded": RECIPES})
-        for number in range(RECIPES):
-            write_artifact(tmp_path / f"r{number}.svc", popularity_model(1))
-        await_swaps(server, RECIPES)
-        assert server.recommend("r99").json()["items"][0]["item_id"] == "i1"
-        threads = len(list(Path(f"/proc/{server.process.pid}/task").iterdir()))
-        assert threads < 64
-        assert server.stop() == 0
-
-
 class SlowStore(BaseHTTPRequestHandler):
     """A web store that answers paths under /slow after half a second and paths under /hung never."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import signal
-import socket
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -67,60 +65,6 @@ def test_a_trained_recipe_answers_recommendations_and_batches(shop: Shop, serve:
     assert server.wait_for("serve_shutdown")["drain_seconds"] < 30
 
 
-def test_a_client_needs_a_key_once_keys_are_configured(
-    shop: Shop, serve: Callable[..., Server], artifact: bytes
-) -> None:
-    """A server with API keys answers only clients with a key that `svc keygen` printed.
-
-    `/v1/health` needs no key, and `/v1/health/details` does.
-    """
-    shop.give(artifact)
-    lines = dict(line.split("=", 1) for line in shop.svc("keygen", "--type", "api", "--kid", "c").out.splitlines())
-    server = serve(SVC_API_KEYS=lines["env_entry"].partition("=")[2])
-    path, body = "/v1/recipes/shop:recommend", {"user_id": "u1"}
-    assert server.ask(path, body)[1]["code"] == "MISSING_API_KEY"
-    assert server.ask(path, body, key="x" * 43)[1]["code"] == "INVALID_API_KEY"
-    assert server.ask(path, body, key=lines["plaintext"])[0] == 200
-    assert server.ask("/v1/health")[0] == 200
-    assert server.ask("/v1/health/details")[0] == 401
-    assert server.ask("/v1/health/details", key=lines["plaintext"])[1]["recipes"]["shop"]["loaded"] is True
-
-
-def test_retraining_swaps_the_model_without_a_failed_request(
-    shop: Shop, serve: Callable[..., Server], artifact: bytes
-) -> None:
-    """A retraining under load fails no request, and later answers come from the new model."""
-    shop.give(artifact)
-    server = serve()
-    body = {"user_id": "u1", "limit": 3}
-    before = server.ask("/v1/recipes/shop:recommend", body)[1]["model_version"]
-    stop, statuses, versions = threading.Event(), [], []
-
-    def load() -> None:
-        while not stop.is_set():
-            status, answer = server.ask("/v1/recipes/shop:recommend", body)
-            statuses.append(status)
-            versions.append(answer.get("model_version"))
-
-    clients = [threading.Thread(target=load) for _ in range(4)]
-    for client in clients:
-        client.start()
-    shop.edit("n_trials: 4", "n_trials: 5")
-    retrained = shop.train()
-    loaded = server.wait_for("artifact_loaded")
-    while loaded["model_version"] == before:
-        loaded = server.wait_for("artifact_loaded")
-    after = server.ask("/v1/recipes/shop:recommend", body)[1]["model_version"]
-    stop.set()
-    for client in clients:
-        client.join()
-    assert retrained.code == 0
-    assert after == loaded["model_version"] != before
-    assert set(statuses) == {200}
-    assert len(statuses) > 50
-    assert set(versions) == {before, after}
-
-
 def test_the_same_recipe_data_and_seed_give_the_same_model(shop: Shop, serve: Callable[..., Server]) -> None:
     """Trainings with different hash seeds give the same parameters, score, payload and recommendations."""
     shop.edit("[CosineKNN, TopPop]", "[IALS, CosineKNN, RP3beta]")
@@ -137,41 +81,6 @@ def test_the_same_recipe_data_and_seed_give_the_same_model(shop: Shop, serve: Ca
         facts = header["best_class"], header["best_params"], header["best_score"]
         seen.append((facts, hashlib.sha256(payload).hexdigest(), answers))
     assert seen[0] == seen[1]
-
-
-def test_sigterm_lets_requests_in_flight_finish(shop: Shop, serve: Callable[..., Server], artifact: bytes) -> None:
-    """After SIGTERM every sent request gets its answer, and the exit code is 0.
-
-    Idle connections do not delay the end.
-    """
-    shop.give(artifact)
-    # Eight batches may wait for more than the default of two seconds on a busy machine.
-    server = serve(SVC_MAX_QUEUE_SECONDS="60")
-    host, port = server.url.removeprefix("http://").split(":")
-    body = json.dumps({"requests": [{"user_id": f"u{n % 120}", "limit": 40} for n in range(256)]}).encode()
-    request = (
-        f"POST /v1/recipes/shop:batch-recommend HTTP/1.1\r\nHost: {host}:{port}\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    ).encode() + body
-    idle = socket.create_connection((host, int(port)))
-    busy = [socket.create_connection((host, int(port)), timeout=30) for _ in range(8)]
-    for connection in busy:
-        connection.sendall(request)
-    first = busy[0].recv(15)  # the server has begun to answer, so it has received all eight requests
-    server.process.send_signal(signal.SIGTERM)
-    answers = [first + _read_all(busy[0]), *(_read_all(connection) for connection in busy[1:])]
-    assert server.process.wait(timeout=15) == 0
-    idle.close()
-    assert [answer[:12] for answer in answers] == [b"HTTP/1.1 200"] * 8
-    assert all(b'"results"' in answer for answer in answers)
-
-
-def _read_all(connection: socket.socket) -> bytes:
-    with connection:
-        parts = []
-        while part := connection.recv(65536):
-            parts.append(part)
-        return b"".join(parts)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
