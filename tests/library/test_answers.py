@@ -99,8 +99,8 @@ def test_errors_name_arguments_of_the_call(
 
 pytestmark = pytest.mark.anyio
 
-REQUESTS = 75
-"""Requests for each of the eight models, 600 in all."""
+REQUESTS = 45
+"""Requests for each of the eight models, 360 in all."""
 GENRES = ("Drama", "Comedy", "War", "Film noir")
 MODELS: dict[str, Callable[[], Model]] = {
     **{name: lambda name=name: family(name) for name in EVERY_FAMILY},  # type: ignore[misc]

@@ -26,10 +26,10 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> svc.Recommender:
 def chosen(shop: svc.Recommender, seed: int = 1) -> pd.DataFrame:
     """Return random interactions, with unknown users and items, repeats and blanks."""
     random = np.random.default_rng(seed)
-    users, items = [*shop.users(), "stranger"], [*shop.items(), "novelty"]
-    frame = pd.DataFrame({"user_id": random.choice(users, 4000), "item_id": random.choice(items, 4000)})
+    users, items = [*shop.users()[:200], "stranger"], [*shop.items(), "novelty"]
+    frame = pd.DataFrame({"user_id": random.choice(users, 1200), "item_id": random.choice(items, 1200)})
     frame.loc[:20, "user_id"] = None
-    return pd.concat([frame, frame.head(500)], ignore_index=True)
+    return pd.concat([frame, frame.head(200)], ignore_index=True)
 
 
 def test_metrics_are_those_of_brute_force(shop: svc.Recommender) -> None:
@@ -39,12 +39,13 @@ def test_metrics_are_those_of_brute_force(shop: svc.Recommender) -> None:
     recalls, hits = [], []
     known = set(shop.users())
     asked, everything = set(frame["user_id"].dropna()) & known, set(shop.items())
-    histories = {user: everything - set(shop.recommend(user, limit=90)["item_id"]) for user in asked}
+    rankings = {user: shop.recommend(user, limit=90)["item_id"].tolist() for user in asked}
     for user, group in frame.dropna().groupby("user_id"):
-        truth = set(group["item_id"]) - histories.get(str(user), set())
+        ranking = rankings.get(str(user), [])
+        truth = set(group["item_id"]) - (everything - set(ranking))
         if user not in known or not truth:
             continue
-        shown = set(shop.recommend(str(user), limit=10)["item_id"])
+        shown = set(ranking[:10])
         recalls.append(len(shown & truth) / len(truth))
         hits.append(bool(shown & truth))
     overall = found.overall.set_index("metric")

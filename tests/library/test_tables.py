@@ -14,7 +14,7 @@ import svc
 from svc.errors import RecipeError, TimeUnitRequired, UsageError
 from svc.library.tables import facts_table, is_table
 
-SMALL: dict[str, Any] = {"algorithms": ["TopPop", "CosineKNN"], "n_trials": 2, "cutoff": 5, "parallelism": 1}
+SMALL: dict[str, Any] = {"algorithms": ["CosineKNN"], "n_trials": 1, "cutoff": 5, "parallelism": 1}
 
 
 def sales() -> pd.DataFrame:

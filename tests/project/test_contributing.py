@@ -76,7 +76,8 @@ def test_no_variable_has_a_vague_name() -> None:
     vague = {
         path.relative_to(ROOT).as_posix(): names
         for path in sorted(SVC.rglob("*.py"))
-        if (names := sorted(vague_names(ast.parse(path.read_text(encoding="utf-8")))))
+        if re.search(rf"\b({'|'.join(VAGUE)})\b", text := path.read_text(encoding="utf-8"))
+        if (names := sorted(vague_names(ast.parse(text))))
     }
     assert vague == {}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import importlib.util
 import json
 import os
@@ -36,6 +37,7 @@ LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)(#[^)]*)?\)")
 DOCUMENTED = [*PAGES, *BESIDE_THE_CODE, *(ROOT / folder / "README.md" for folder in (".", "recipes", "benchmarks"))]
 
 
+@functools.cache
 def load_generator(name: str = "reference_pages") -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
     assert spec is not None

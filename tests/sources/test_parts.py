@@ -172,20 +172,20 @@ def test_without_requested_columns_all_files_must_have_the_same(make: Any, tmp_p
         make("parquet", path="lake").fetch()
 
 
-def test_a_broken_file_among_a_thousand_is_named(make: Any, tmp_path: Path) -> None:
+def test_a_broken_file_among_many_is_named(make: Any, tmp_path: Path) -> None:
     """The file is truncated, empty, of another kind, or damaged inside."""
     table = pa.table({"user_id": ["u"] * 50, "item_id": ["i"] * 50})
-    for number in range(1000):
+    for number in range(150):
         path = tmp_path / f"lake/date={number % 30:02}/part-{number:04}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(table, path)
-    assert len(make("parquet", path="lake", columns=IDS).fetch()) == 50_000
-    bad = tmp_path / "lake/date=07/part-0517.parquet"
+    assert len(make("parquet", path="lake", columns=IDS).fetch()) == 7_500
+    bad = tmp_path / "lake/date=07/part-0127.parquet"
     whole = bad.read_bytes()
     middle = len(whole) // 3
     for content in (whole[:-20], b"", b"user_id,item_id\n", whole[:40] + bytes(middle) + whole[40 + middle :]):
         bad.write_bytes(content)
-        with pytest.raises(DataSourceError, match=r"date=07/part-0517\.parquet"):
+        with pytest.raises(DataSourceError, match=r"date=07/part-0127\.parquet"):
             make("parquet", path="lake", columns=IDS).fetch()
 
 

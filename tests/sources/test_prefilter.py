@@ -78,7 +78,7 @@ def values(frame: pd.DataFrame) -> list[list[Any]]:
     return [[name, *column] for name, column in plain.where(plain.notna(), None).items()]
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(
     filters=st.tuples(FILTERS, st.none() | FILTERS),
     seed=st.integers(0, 999),
