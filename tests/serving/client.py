@@ -178,6 +178,17 @@ class Broken:
         raise MemoryError("no room for /secret/path")
 
 
+async def put(
+    nursery: trio.Nursery, state: ServerState, name: str, model: Any, metadata: MetadataTable | None = None
+) -> None:
+    """Serve a model as the recipe of this name."""
+    lane = Lane(model, ScoringThreads(1))
+    await nursery.start(lane.run)
+    fragments = ItemFragments.build(model.item_ids, metadata)
+    version = "sha256:" + name.encode().hex().ljust(64, "0")
+    state.registry.put(Entry(name, f"{name}.yaml", Served(name, model, fragments, HEADER, version, lane, 0.0)))
+
+
 @asynccontextmanager
 async def serving(
     settings: Settings | None = None,
@@ -195,11 +206,7 @@ async def serving(
     )
     async with trio.open_nursery() as nursery:
         for name, served, metadata in (("movies", rich, table), ("plain", poor, None), ("broken", Broken(poor), None)):
-            lane = Lane(served, ScoringThreads(1))
-            await nursery.start(lane.run)
-            fragments = ItemFragments.build(served.item_ids, metadata)
-            version = "sha256:" + name.encode().hex().ljust(64, "0")
-            state.registry.put(Entry(name, f"{name}.yaml", Served(name, served, fragments, HEADER, version, lane, 0.0)))
+            await put(nursery, state, name, served, metadata)
         state.registry.put(Entry("stub", "stub.yaml", None, replace(Faults(), load="signature mismatch")))
         yield Client(Application(state)), state
         nursery.cancel_scope.cancel()

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import gc
+import json
 import os
 import threading
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from svc import logs
 from svc.serving.models import threads
+from svc.settings import Settings
 
 
 @pytest.fixture
@@ -17,3 +23,20 @@ def lowered(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(threads, "_thread", threading.local())
     monkeypatch.setattr(os, "setpriority", lambda _which, who, _niceness: ids.append(who))
     return ids
+
+
+@pytest.fixture
+def freezes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list with an entry for each `gc.freeze()`. Nothing is frozen, so later tests can free their garbage."""
+    calls: list[str] = []
+    monkeypatch.setattr(gc, "freeze", lambda: calls.append("freeze"))
+    return calls
+
+
+@pytest.fixture
+def records() -> Iterator[list[dict[str, Any]]]:
+    """Return the log records of the test."""
+    found: list[dict[str, Any]] = []
+    logs.configure(Settings(log_format="json"), lambda line: found.append(json.loads(line)))
+    yield found
+    logs.configure(Settings())

@@ -69,40 +69,13 @@ SEEDS = (
     b"CONNECT a:80 HTTP/1.1\r\nHost: a\r\n\r\n",
 )
 PIECES = (
-    *(
-        b"\r",
-        b"\n",
-        b"\r\n",
-        b"\r\n\r\n",
-        b" ",
-        b"\t",
-        b"  ",
-        b"\x00",
-        b"\x0b",
-        b"\x0c",
-        b"\x7f",
-        b"\xff",
-        b"\x85",
-        b":",
-    ),
-    *(b";", b",", b"0", b"1", b"-", b"+", b"x", b"\r\n ", b" HTTP/1.1", b"HTTP/1.0", b"HTTP/0.9", b"HTTP/2.0", b"%"),
-    *(b"Content-Length: 5\r\n", b"content-length: 6\r\n", b"Content-Length: 5, 5\r\n", b"Content-Length: +5\r\n"),
+    *(b"\r", b"\n", b"\r\n", b"\r\n\r\n", b" ", b"\t", b"  ", b"\x00", b"\x0b", b"\x0c", b"\x7f", b"\xff", b"\x85"),
+    *(b":", b";", b",", b"0", b"1", b"-", b"+", b"x", b"\r\n ", b" HTTP/1.1", b"HTTP/1.0", b"HTTP/0.9", b"HTTP/2.0"),
+    *(b"%", b"Content-Length: 5\r\n", b"content-length: 6\r\n", b"Content-Length: 5, 5\r\n", b"Content-Length: +5\r\n"),
     *(b"Transfer-Encoding: chunked\r\n", b"Transfer-Encoding: gzip, chunked\r\n", b"transfer-encoding:\tChunked\r\n"),
-    *(
-        b"Transfer-Encoding : chunked\r\n",
-        b"Host: b\r\n",
-        b"host:\r\n",
-        b"Connection: close\r\n",
-        b"Connection: x,\r\n",
-    ),
-    *(
-        b"0000000000000000000000",
-        b"fffffffffffffffff",
-        b"Expect: 100-continue\r\n",
-        b" folded\r\n",
-        b"0\r\n\r\n",
-        b";a=b",
-    ),
+    *(b"Transfer-Encoding : chunked\r\n", b"Host: b\r\n", b"host:\r\n", b"Connection: close\r\n"),
+    *(b"Connection: x,\r\n", b"0000000000000000000000", b"fffffffffffffffff", b"Expect: 100-continue\r\n"),
+    *(b" folded\r\n", b"0\r\n\r\n", b";a=b"),
 )
 
 

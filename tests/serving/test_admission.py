@@ -29,7 +29,7 @@ from svc.serving.models.costs import Cost
 from svc.serving.models.lanes import MAX_BATCH, Lane
 from svc.serving.models.threads import ScoringThreads
 from svc.settings import Settings
-from tests.serving.client import RECOMMEND, Client, answer_of, serving
+from tests.serving.client import RECOMMEND, Answer, Client, answer_of, serving
 from tests.serving.sent import Sent
 
 pytestmark = pytest.mark.anyio
@@ -178,8 +178,7 @@ async def test_clients_of_batches_never_starve_single_requests() -> None:
     """Many clients send batches without pause. Each single request is answered after a call or two."""
     clients = Clients()
     await clients.during(
-        lambda: clients.closed_loop("batch", 12, 20, MAX_BATCH),
-        lambda: clients.open_loop("single", CAPACITY / 4, 20),
+        lambda: clients.closed_loop("batch", 12, 20, MAX_BATCH), lambda: clients.open_loop("single", CAPACITY / 4, 20)
     )
     assert not clients.refused["single"]
     assert p99(clients.answered["single"]) < LIMIT_S / 2
@@ -194,8 +193,7 @@ async def test_batches_are_refused_before_single_requests() -> None:
     """
     clients = Clients()
     await clients.during(
-        lambda: clients.open_loop("single", 1.5 * CAPACITY, 12),
-        lambda: clients.closed_loop("batch", 4, 12, MAX_BATCH),
+        lambda: clients.open_loop("single", 1.5 * CAPACITY, 12), lambda: clients.closed_loop("batch", 4, 12, MAX_BATCH)
     )
     singles = len(clients.answered["single"]) / (len(clients.answered["single"]) + len(clients.refused["single"]))
     batches = len(clients.answered["batch"]) / (len(clients.answered["batch"]) + len(clients.refused["batch"]))
@@ -273,60 +271,44 @@ def test_an_invalid_timeout_is_refused_by_name(value: bytes) -> None:
     assert caught.value.errors[0]["loc"] == ["header", "X-Request-Timeout-Ms"]
 
 
-async def test_a_late_request_is_refused_before_its_work() -> None:
-    """The answer is 503 with Retry-After and the request id, and is counted by status.
+async def late(client: Client, method: str, target: str, late_s: float = 2.5, **more: Any) -> Answer:
+    """Return the answer to a request that is late."""
+    headers = [(b"host", b"localhost"), (b"x-request-id", b"r1")]
+    response = await client.app(Sent(method, target.encode(), headers, late_s=late_s, **more))
+    assert response is not None
+    return answer_of(response)
 
-    Paths without a queue are answered.
-    """
+
+async def test_a_late_request_is_refused_before_its_work() -> None:
+    """The answer is 503 with Retry-After and the request id. Paths without a queue are answered."""
     async with serving(Settings()) as (client, _):
-        asked = [(b"host", b"localhost"), (b"x-request-id", b"r1")]
-        late = Sent("POST", b"/v1/recipes/movies:recommend", asked, [b"no JSON"], late_s=2.5)
-        response = await client.app(late)
-        assert response is not None
-        answer = answer_of(response)
+        answer = await late(client, "POST", RECOMMEND, parts=[b"no JSON"])
         assert (answer.status, answer.json["code"], answer.headers["retry-after"]) == (503, "OVERLOADED", "3")
         assert answer.json["request_id"] == answer.headers["x-request-id"] == "r1"
-        assert (await _late(client, "GET", b"/v1/health/live")) == 200
-        assert (await _late(client, "GET", b"/v1/recipes")) == 200
-
-
-async def _late(client: Client, method: str, path: bytes) -> int:
-    response = await client.app(Sent(method, path, [(b"host", b"localhost")], late_s=2.5))
-    assert response is not None
-    return response.status
+        for path in ("/v1/health/live", "/v1/recipes"):
+            assert (await late(client, "GET", path)).status == 200
 
 
 async def test_retry_after_of_a_late_refusal_includes_its_own_delay() -> None:
     """Retry-After is the expected wait and the delay of the refusal itself."""
     async with serving(Settings()) as (client, _):
         for waited_s, retry_after in ((0.0, "3"), (10.0, "13")):
-            arrived_s = trio.current_time() - waited_s
-            late = Sent("POST", RECOMMEND.encode(), [(b"host", b"localhost")], late_s=2.5, arrived_s=arrived_s)
-            response = await client.app(late)
-            assert response is not None
-            assert answer_of(response).headers["retry-after"] == retry_after
+            answer = await late(client, "POST", RECOMMEND, arrived_s=trio.current_time() - waited_s)
+            assert answer.headers["retry-after"] == retry_after
 
 
 async def test_a_late_request_without_a_key_gets_401_before_503() -> None:
     """A refusal because of a queue would reveal that the recipe exists."""
     async with serving(keys=parse_api_keys(f"k:{hash_api_key(new_api_key())}")) as (client, _):
-        for recipe in (b"movies", b"nothing"):
-            target = b"/v1/recipes/%b:recommend" % recipe
-            response = await client.app(Sent("POST", target, [(b"host", b"localhost")], late_s=2.5))
-            assert response is not None
-            assert response.status == 401
+        for recipe in ("movies", "nothing"):
+            assert (await late(client, "POST", f"/v1/recipes/{recipe}:recommend")).status == 401
 
 
 async def test_a_late_request_is_answered_from_the_cache() -> None:
-    body = b'{"user_id":"u3"}'
     async with serving() as (client, _):
-        asked = [(b"host", b"localhost"), (b"content-length", b"%d" % len(body))]
-        for late_s, status in ((0.0, 200), (2.5, 200)):
-            response = await client.app(
-                Sent("POST", RECOMMEND.encode(), asked, whole_body=body, late_s=late_s, arrived_s=trio.current_time())
-            )
-            assert response is not None
-            assert response.status == status
+        for late_s in (0.0, 2.5):
+            body = {"whole_body": b'{"user_id":"u3"}', "arrived_s": trio.current_time()}
+            assert (await late(client, "POST", RECOMMEND, late_s, **body)).status == 200
 
 
 class Opened:
@@ -402,7 +384,7 @@ async def test_popular_items_are_refused_like_single_requests(monkeypatch: pytes
     """Popular items wait in the queue of single requests."""
     async with serving(Settings(max_queue_s=2)) as (client, _):
         assert (await client.get("/v1/recipes/movies/popular")).status == 200
-        assert await _late(client, "GET", b"/v1/recipes/movies/popular") == 503
+        assert (await late(client, "GET", "/v1/recipes/movies/popular")).status == 503
         monkeypatch.setattr(Lane, "expected_wait_s", lambda lane, batch=0: 60.0)
         monkeypatch.setattr(Lane, "is_free_of_singles", False)
         answer = await client.get("/v1/recipes/movies/popular")
@@ -425,7 +407,7 @@ async def test_an_expensive_query_is_refused_for_other_expensive_ones(monkeypatc
 async def test_a_server_counts_as_crowded_for_a_second_after_a_refusal() -> None:
     async with serving() as (client, state):
         assert not state.admission.is_crowded
-        assert await _late(client, "POST", RECOMMEND.encode()) == 503
+        assert (await late(client, "POST", RECOMMEND)).status == 503
         assert state.admission.is_crowded
         await trio.sleep(1.1)
         assert not state.admission.is_crowded

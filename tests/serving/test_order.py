@@ -18,13 +18,10 @@ from svc.model.recommenders.factors import ColdStartScorer, IALSScorer
 from svc.serving.api.application import Application
 from svc.serving.api.authentication import Authenticator
 from svc.serving.api.request import ServerState
-from svc.serving.models.fragments import ItemFragments
-from svc.serving.models.lanes import Lane
-from svc.serving.models.registry import Entry, Registry, Served
-from svc.serving.models.threads import ScoringThreads
+from svc.serving.models.registry import Registry
 from svc.settings import Settings
 from tests.families import family
-from tests.serving.client import HEADER, Client
+from tests.serving.client import Client, put
 
 pytestmark = pytest.mark.anyio
 
@@ -53,14 +50,9 @@ def in_order(name: str) -> Model:
 @asynccontextmanager
 async def serving(model: Model) -> AsyncIterator[Client]:
     """Return the application with the one recipe `r`."""
-    auth = Authenticator({})
-    state = ServerState(Registry(), Settings(), Metrics.disabled(), auth)
+    state = ServerState(Registry(), Settings(), Metrics.disabled(), Authenticator({}))
     async with trio.open_nursery() as nursery:
-        lane = Lane(model, ScoringThreads(1))
-        await nursery.start(lane.run)
-        fragments = ItemFragments.build(model.item_ids, None)
-        served = Served("r", model, fragments, HEADER, "sha256:" + "0" * 64, lane, 0.0)
-        state.registry.put(Entry("r", "r.yaml", served))
+        await put(nursery, state, "r", model)
         yield Client(Application(state))
         nursery.cancel_scope.cancel()
 

@@ -21,15 +21,12 @@ from svc.metrics import Metrics
 from svc.serving.api.application import Application
 from svc.serving.api.authentication import Authenticator
 from svc.serving.api.request import ServerState
-from svc.serving.models.fragments import ItemFragments
 from svc.serving.models.item_tables import MetadataTable
-from svc.serving.models.lanes import Lane
-from svc.serving.models.registry import Entry, Registry, Served
-from svc.serving.models.threads import ScoringThreads
+from svc.serving.models.registry import Registry
 from svc.settings import Settings
 from tests.families import FAMILIES, N_ITEMS, family
 from tests.serving.certificates import Issuer
-from tests.serving.client import HEADER, Client
+from tests.serving.client import Client, put
 from tests.serving.sockets import listening
 
 pytestmark = pytest.mark.anyio
@@ -74,13 +71,7 @@ async def serving_families() -> AsyncIterator[Client]:
     table = MetadataTable(("title", "year"), [(f"T {item}", 1990 + item) if item else None for item in range(N_ITEMS)])
     async with trio.open_nursery() as nursery:
         for name in FAMILIES:
-            model = family(name)
-            lane = Lane(model, ScoringThreads(1))
-            await nursery.start(lane.run)
-            fragments = ItemFragments.build(model.item_ids, table if name in ("IALS", "neighbours") else None)
-            version = "sha256:" + name.encode().hex().ljust(64, "0")
-            served = Served(name, model, fragments, HEADER, version, lane, 0.0)
-            state.registry.put(Entry(name, f"{name}.yaml", served))
+            await put(nursery, state, name, family(name), table if name in ("IALS", "neighbours") else None)
         yield Client(Application(state), {"x-request-id": "recorded"})
         nursery.cancel_scope.cancel()
 

@@ -37,38 +37,13 @@ def options(folder: Path, host: str = "127.0.0.1", port: int = 0) -> ServeOption
     return ServeOptions(folder, host, port)
 
 
-def test_a_payload_cap_above_the_artifact_cap_is_refused(tmp_path: Path) -> None:
-    """A payload cap above the artifact cap would have no effect."""
-    settings = replace(SETTINGS, max_artifact_bytes=MIB, max_payload_bytes=2 * MIB)
-    with pytest.raises(ConfigError, match="SVC_MAX_PAYLOAD_BYTES"):
-        serve(options(tmp_path), settings, {})
-
-
-def test_a_server_without_signing_keys_is_refused(tmp_path: Path) -> None:
-    """Without signing keys it could load no artifact."""
-    with pytest.raises(ConfigError, match="SVC_SIGNING_KEYS"):
-        serve(options(tmp_path), Settings(), {})
-
-
-def test_other_machines_are_not_served_without_keys(tmp_path: Path) -> None:
-    """Without API keys the server binds only loopback addresses."""
-    with pytest.raises(ConfigError, match="SVC_API_KEYS"):
-        serve(options(tmp_path, host="0.0.0.0"), SETTINGS, {})
-
-
 def test_a_port_in_use_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
-    """The exit code is 8, with a message of one line."""
+    """The exit code is 8, with a message of one line that has the address."""
     with bind("127.0.0.1", 0, unread_timeout_s=1) as taken:
         _, port = listen(taken)
-        with pytest.raises(ConfigError, match="address already in use") as caught:
+        with pytest.raises(ConfigError, match=f"127.0.0.1:{port}: address already in use") as caught:
             serve(options(tmp_path, port=port), SETTINGS, {})
     assert caught.value.exit_code == 8
-
-
-def test_a_folder_that_cannot_be_listed_is_refused(tmp_path: Path) -> None:
-    """The message names the folder."""
-    with pytest.raises(ConfigError, match="nowhere"):
-        serve(options(tmp_path / "nowhere"), SETTINGS, {})
 
 
 def test_unsafe_modes_are_named() -> None:
@@ -103,7 +78,7 @@ class Records:
 
 
 @pytest.fixture
-def records(monkeypatch: pytest.MonkeyPatch) -> Iterator[Records]:
+def records(monkeypatch: pytest.MonkeyPatch, freezes: list[str]) -> Iterator[Records]:
     """Yield the records of a server. Undo afterwards the changes that the end of a process would undo."""
     bound: list[socket.socket] = []
 
@@ -124,6 +99,26 @@ def records(monkeypatch: pytest.MonkeyPatch) -> Iterator[Records]:
     gc.set_threshold(*threshold)
     sys.setswitchinterval(interval)
     resource.setrlimit(resource.RLIMIT_NOFILE, descriptors)
+
+
+@pytest.mark.usefixtures("records")
+@pytest.mark.parametrize(
+    ("folder", "host", "changes", "words"),
+    [
+        (".", "127.0.0.1", {"max_artifact_bytes": MIB, "max_payload_bytes": 2 * MIB}, "SVC_MAX_PAYLOAD_BYTES"),
+        (".", "127.0.0.1", {"signing_keys": Settings().signing_keys}, "SVC_SIGNING_KEYS"),
+        (".", "0.0.0.0", {}, "SVC_API_KEYS"),
+        ("nowhere", "127.0.0.1", {}, "nowhere"),
+        (".", "127.0.0.1", {"metrics_port": 0}, "SVC_METRICS_PORT needs SVC_METRICS_ENABLED=1"),
+        (".", "127.0.0.1", {"api_key_policies": "none.yaml"}, "SVC_API_KEY_POLICIES is set, but SVC_API_KEYS is empty"),
+    ],
+)
+def test_a_server_that_could_not_do_what_its_settings_say_is_refused(
+    tmp_path: Path, folder: str, host: str, changes: dict[str, Any], words: str
+) -> None:
+    """Refused are a cap without effect, a server without keys, a missing folder, and a setting without another one."""
+    with pytest.raises(ConfigError, match=words):
+        serve(options(tmp_path / folder, host), replace(SETTINGS, **changes), {})
 
 
 def lived(options: ServeOptions, settings: Settings, user: Callable[[], None]) -> int:
@@ -171,7 +166,9 @@ serving: {availability: {source: {type: csv, path: there.csv}, id_column: item_i
 OLD, NEW = "o" * 43, "n" * 43
 
 
-def test_a_server_answers_reloads_keys_and_drains_in_one_life(records: Records, tmp_path: Path) -> None:
+def test_a_server_answers_reloads_keys_and_drains_in_one_life(
+    records: Records, freezes: list[str], tmp_path: Path
+) -> None:
     """Valid keys replace earlier ones without a pause, and invalid ones change nothing. The server ends regularly."""
     write_artifact(tmp_path / "shop.svc", factor_model(10, 40, 4))
     (tmp_path / "shop.yaml").write_text(RECIPE)
@@ -197,7 +194,7 @@ def test_a_server_answers_reloads_keys_and_drains_in_one_life(records: Records, 
         assert asked(port, NEW) == (401, [])
         with urllib.request.urlopen(f"http://127.0.0.1:{records.of('monitoring_started')[0]['port']}/metrics") as page:
             assert b"svc_" in page.read()
-        assert gc.get_threshold()[2] == 100
+        assert (gc.get_threshold()[2], freezes) == (100, ["freeze"])
         assert len(set(resource.getrlimit(resource.RLIMIT_NOFILE))) == 1
         for number, text in enumerate(("", "damaged"), start=1):
             (tmp_path / "keys").write_text(text)
@@ -277,18 +274,3 @@ async def test_unsafe_modes_are_logged_while_the_server_runs(records: Records) -
         await run._warn_of(("insecure_no_auth",))
     assert [record["modes"] for record in records.of("unsafe_mode_active")] == [["insecure_no_auth"]] * 3
     await run._warn_of(())
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"metrics_port": 0}, "SVC_METRICS_PORT needs SVC_METRICS_ENABLED=1"),
-        ({"api_key_policies": "none.yaml"}, "SVC_API_KEY_POLICIES is set, but SVC_API_KEYS is empty"),
-    ],
-)
-def test_a_setting_without_the_setting_that_it_needs_is_refused(
-    records: Records, tmp_path: Path, changes: dict[str, Any], words: str
-) -> None:
-    """The error names both settings."""
-    with pytest.raises(ConfigError, match=words):
-        serve(options(tmp_path), replace(SETTINGS, **changes), {})

@@ -79,22 +79,19 @@ async def test_all_endpoints_but_health_need_a_key() -> None:
             assert (await client.get("/v1/recipes", headers={"x-api-key": bad})).status == 401
 
 
-async def test_hosts_are_limited_without_keys() -> None:
-    """Without keys, only loopback names are allowed. The setting of hosts replaces them, and may have wildcards."""
-    async with serving() as (client, _):
-        for host, status in [
-            ("localhost", 200),
-            ("127.0.0.1:99", 200),
-            ("[::1]:8080", 200),
-            ("evil.example", 400),
-            ("", 400),
-        ]:
-            answer = await client.get("/v1/recipes", headers={"host": host})
-            assert answer.status == status
-        assert (await client.get("/v1/recipes", headers={"host": "evil.example"})).json["code"] == "HOST_NOT_ALLOWED"
-    async with serving(Settings(allowed_hosts=("api.test", "*.shop.test"))) as (client, _):
-        for host, status in [("API.test:1", 200), ("a.shop.test", 200), ("shop.test", 400), ("localhost", 400)]:
-            assert (await client.get("/v1/recipes", headers={"host": host})).status == status
+@pytest.mark.parametrize(
+    ("settings", "allowed", "refused"),
+    [
+        (Settings(), "127.0.0.1:99", "evil.example"),
+        (Settings(allowed_hosts=("*.shop.test",)), "a.shop.test", "localhost"),
+    ],
+)
+async def test_hosts_are_limited_without_keys(settings: Settings, allowed: str, refused: str) -> None:
+    """Without keys, only loopback names are allowed. The setting of hosts replaces them."""
+    async with serving(settings) as (client, _):
+        assert (await client.get("/v1/recipes", headers={"host": allowed})).status == 200
+        answer = await client.get("/v1/recipes", headers={"host": refused})
+    assert (answer.status, answer.json["code"]) == (400, "HOST_NOT_ALLOWED")
 
 
 async def test_metrics_count_by_recipe_and_code() -> None:

@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from svc.errors import ConfigError, InvalidApiKey, MissingApiKey
+from svc.errors import ConfigError, InvalidApiKey
 from svc.serving.api import authentication
 from svc.serving.api.authentication import (
     Authenticator,
@@ -171,13 +171,6 @@ async def test_a_partly_right_key_takes_the_same_work_as_any_wrong_key(
             await checker.check(value.encode(), "c")
         work.append((len(digests), len(compared), {len(part) for pair in compared for part in pair}))
     assert work == [(1, 5, {32})] * 3
-
-
-@pytest.mark.anyio
-async def test_a_missing_key_has_its_own_error() -> None:
-    """A missing key raises MissingApiKey, and a wrong one InvalidApiKey."""
-    with pytest.raises(MissingApiKey):
-        await made(new_api_key()).check(None, "c")
 
 
 @pytest.mark.anyio

@@ -241,9 +241,7 @@ async def test_a_batch_pauses_while_a_single_request_is_prepared(monkeypatch: py
     assert prepared == [5, *[9] * 20]
 
 
-async def test_a_request_that_waits_too_long_for_a_thread_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_request_that_waits_too_long_for_a_thread_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The refusal comes before the request is prepared."""
     prepared: list[object] = []
     monkeypatch.setattr(RecommendRequest, "prepare", lambda *asked: prepared.append(asked))
@@ -257,9 +255,7 @@ async def test_a_request_that_waits_too_long_for_a_thread_is_refused(
     assert not prepared
 
 
-async def test_the_reason_of_an_empty_answer_is_searched_in_a_thread(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_the_reason_of_an_empty_answer_is_searched_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """The search may read all labels of a field, which would block the event loop."""
     on_the_loop: list[bool] = []
 

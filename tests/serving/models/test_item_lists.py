@@ -17,13 +17,7 @@ from svc.recipe.load import load_recipe
 from svc.recipe.serving_schema import Availability, NewItems, Serving
 from svc.serving.models import item_lists
 from svc.serving.models.fragments import ItemFragments
-from svc.serving.models.item_lists import (
-    NewItemList,
-    available_items,
-    place,
-    read_ids,
-    read_new_items,
-)
+from svc.serving.models.item_lists import NewItemList, available_items, place, read_ids, read_new_items
 from svc.settings import Settings
 from tests.serving.client import model
 from tests.serving.watched import FakeRecipe, World, until

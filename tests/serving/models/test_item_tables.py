@@ -11,58 +11,18 @@ from dataclasses import replace
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
-import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from svc import logs
-from svc.errors import DataSourceError, MetadataError
+from svc.errors import MetadataError
 from svc.recipe.load import LoadedRecipe, load_recipe
-from svc.recipe.source_options import SourceSpec
-from svc.serving.models import item_tables
-from svc.serving.models.item_tables import MetadataTable, ReadTable, load_metadata, read_item_table
+from svc.serving.models.item_tables import MetadataTable, load_metadata
 from svc.settings import Settings
-from svc.sources import base
-from svc.sources.base import SourceContext, TableBounds
 from svc.sources.parquet import ParquetSource
 from tests.serving.artifacts import ids
-
-
-def read(folder: Path, *, with_arrow: bool) -> ReadTable:
-    (folder / "t.csv").write_text("id,year\n007,1999\n,2001\nb,\n007,inf\n", encoding="utf-8")
-    source = SourceSpec.model_validate({"type": "csv", "path": "t.csv"})
-    bounds = TableBounds.for_serving(4, 2)
-    context = SourceContext.for_served_table(folder, Settings(), {}, "id", ("id", "year"), bounds=bounds)
-    built: Any = base.build_source(source, context)
-    if not with_arrow:
-        frame = pd.DataFrame({"id": pd.Categorical(["007", None, "b", "007"]), "year": [1999.0, 2001.0, None, np.inf]})
-        built = SimpleNamespace(fetch=lambda: frame)
-    with mock.patch.object(item_tables, "build_source", lambda *_: built):
-        return read_item_table(source, context, ("id", "year"), "the table")
-
-
-@pytest.mark.parametrize("with_arrow", [True, False])
-def test_a_table_is_read_with_and_without_arrow(tmp_path: Path, *, with_arrow: bool) -> None:
-    """Missing and infinite numbers are None. Missing ids are blank or have the code −1."""
-    table = read(tmp_path, with_arrow=with_arrow)
-    assert [table.texts[code] or None if code >= 0 else None for code in table.codes.tolist()] == [
-        "007",
-        None,
-        "b",
-        "007",
-    ]
-    assert table.take("year", np.arange(4)) == [1999.0, 2001.0, None, None]
-    with pytest.raises(DataSourceError, match="lacks the column 'none'"):
-        context = SourceContext.for_served_table(tmp_path, Settings(), {}, "id", None)
-        source = SourceSpec.model_validate({"type": "csv", "path": "t.csv"})
-        read_item_table(source, context, ("id", "none"), "the table")
-
 
 MIB = 1 << 20
 PROGRAM = """
@@ -201,7 +161,7 @@ def test_processes_that_refuse_a_long_csv_end(tmp_path: Path) -> None:
 
 
 SETTINGS = Settings()
-TABLE = "item_id,title,year,secret\ni2,Two,1992,x\nother,Nobody,1990,x\ni0,Zero,,x\ni0,Nought,2000,x\n"
+TABLE = "item_id,title,year,secret\n,Blank,1990,x\ni2,Two,1992,x\nother,Nobody,1990,x\ni0,Zero,,x\ni0,Nought,2000,x\n"
 
 
 def recipe(folder: Path, table: str = TABLE, **metadata: Any) -> LoadedRecipe:
@@ -227,18 +187,17 @@ def load(loaded: LoadedRecipe, settings: Settings = SETTINGS) -> MetadataTable |
 
 
 def test_rows_follow_the_items_of_the_model(tmp_path: Path) -> None:
-    """The last row of an item counts. An item without a row has None. Rows of unknown items are dropped."""
+    """The last row of an item counts. An item without a row has None. Blank cells are None.
+
+    Rows of unknown items and rows without an id are dropped.
+    """
     table = load(recipe(tmp_path))
     assert table is not None
     assert table.fields == ("title", "year")
     assert list(table.rows) == [("Nought", 2000), None, ("Two", 1992)]
-
-
-def test_missing_values_are_null(tmp_path: Path) -> None:
-    """Blank cells are None."""
-    table = load(recipe(tmp_path, "item_id,title,year\ni0,,\ni1,One,1991\n"))
-    assert table is not None
-    assert table.rows[0] == (None, None)
+    blank = load(recipe(tmp_path, "item_id,title,year\ni0,,\ni1,One,1991\n"))
+    assert blank is not None
+    assert blank.rows[0] == (None, None)
 
 
 def test_denied_fields_are_never_answered(tmp_path: Path) -> None:
@@ -256,15 +215,12 @@ def test_a_missing_field_is_an_error_that_names_it(tmp_path: Path) -> None:
         load(recipe(tmp_path, fields=["title", "colour"]))
 
 
-def test_a_missing_field_may_be_null_instead(tmp_path: Path) -> None:
+def test_a_missing_field_may_be_null_instead(tmp_path: Path, records: list[dict[str, Any]]) -> None:
     """If the recipe permits it, each answer has null for the field. One warning is logged."""
-    lines: list[dict[str, Any]] = []
-    logs.configure(Settings(log_format="json"), lambda line: lines.append(json.loads(line)))
     table = load(recipe(tmp_path, fields=["title", "colour"], on_field_missing="null"))
-    logs.configure(Settings())
     assert table is not None
     assert table.rows[2] == ("Two", None)
-    assert [(one["event"], one["fields"]) for one in lines] == [("metadata_field_missing", ["colour"])]
+    assert [(one["event"], one["fields"]) for one in records] == [("metadata_field_missing", ["colour"])]
 
 
 @pytest.mark.system

@@ -90,9 +90,7 @@ async def test_the_last_list_stays_if_the_source_fails(trouble: Exception | None
         assert world.count("svc_availability_age_seconds") < 60
 
 
-async def test_a_publication_that_outlasts_the_interval_is_not_restarted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_publication_that_outlasts_the_interval_is_not_restarted(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine, restarted publications would never end."""
     world = Listing(["i1"])
     free = threading.Event()

@@ -13,10 +13,9 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from svc import logs
 from svc.artifact.keys import development_keys, parse_signing_keys
 from svc.artifact.store import open_store
-from svc.errors import ArtifactError, RehearsalFailed, UsersNotServed
+from svc.errors import ArtifactError, UsersNotServed
 from svc.model.ids import IdTable
 from svc.model.model import Model
 from svc.recipe.load import LoadedRecipe, load_recipe
@@ -26,7 +25,7 @@ from svc.serving.models.loader import Loaded, Loader, rehearse_answers
 from svc.settings import Settings
 from tests.families import EVERY_FAMILY, family
 from tests.model.test_model import made
-from tests.serving.artifacts import OTHER_KEYS, SIGNING_KEYS, header, ids, popularity_model, write_artifact
+from tests.serving.artifacts import OTHER_KEYS, SIGNING_KEYS, header, popularity_model, write_artifact
 
 SETTINGS = Settings()
 
@@ -56,15 +55,6 @@ def load(
     loader = Loader(settings, parse_signing_keys(keys), {})
     store = open_store(str(folder / "a.svc"), settings)
     return loader.load(recipe(folder, **more), store, known_sha256=known, live=live)
-
-
-@pytest.fixture
-def records() -> Any:
-    """Return the log records of the test."""
-    lines: list[dict[str, Any]] = []
-    logs.configure(Settings(log_format="json"), lambda line: lines.append(json.loads(line)))
-    yield lines
-    logs.configure(Settings())
 
 
 def test_a_valid_artifact_becomes_a_model_that_answers(tmp_path: Path, lowered: list[int]) -> None:
@@ -286,24 +276,3 @@ def test_a_valid_model_passes_its_rehearsal(name: str) -> None:
     """Models of every family pass, also without a live model."""
     model = family(name)
     rehearse_answers(recipe_with(), model, ItemFragments.build(model.item_ids, None), None)
-
-
-def test_fragments_of_too_few_items_are_refused() -> None:
-    """Prebuilt bytes of another model are detected before the first request."""
-    model = family("SVD")
-    with pytest.raises(RehearsalFailed, match="no answer can be written"):
-        rehearse_answers(recipe_with(), model, ItemFragments.build(ids("i", 1), None), None)
-
-
-def test_the_users_of_the_live_model_must_be_known_if_the_recipe_requires_it() -> None:
-    """A model whose ids were read differently ranks well, but knows no user."""
-    live, fresh = popularity_model(n_users=8), popularity_model(n_users=4)
-    fragments = ItemFragments.build(fresh.item_ids, None)
-    for model in (live, fresh):
-        model.ready()
-    rehearse_answers(recipe_with(), fresh, fragments, live)
-    rehearse_answers(recipe_with({"rehearsal": {"min_known_users": 0.5}}), fresh, fragments, live)
-    strict = recipe_with({"rehearsal": {"min_known_users": 0.75}})
-    with pytest.raises(RehearsalFailed, match="4 of the live model's 8 users"):
-        rehearse_answers(strict, fresh, fragments, live)
-    rehearse_answers(strict, fresh, fragments, None)

@@ -51,11 +51,7 @@ def test_both_documents_are_ok_if_each_recipe_is_loaded() -> None:
     assert both.health() == ({"status": "ok", "total": 2, "loaded": 2}, 200)
     document, status = both.details()
     assert status == 200
-    assert document["recipes"]["a"] == {
-        "loaded": True,
-        "model_version": "sha256:00",
-        "best_class": "TopPopRecommender",
-    }
+    assert document["recipes"]["a"] == {"loaded": True, "model_version": "sha256:00", "best_class": "TopPopRecommender"}
 
 
 def test_details_have_version_and_age_of_the_model() -> None:

@@ -45,16 +45,6 @@ def declared(name: str = "books") -> Declared:
     return Declared(f"{name}.yaml", FakeRecipe(name))  # type: ignore[arg-type]  # has the parts that are read
 
 
-def test_a_declared_recipe_is_a_stub_until_it_is_loaded() -> None:
-    """Health counts the stub, and requests for it fail."""
-    publish, registry = publisher()
-    publish.declare(declared())
-    entry = registry.get("books")
-    assert entry is not None
-    assert entry.served is None
-    assert registry.health()[1] == 503
-
-
 def test_a_skipped_file_is_logged_once_for_each_of_its_errors(said: Said) -> None:
     """Each poll finds the file again, but logs only a new error."""
     publish, registry = publisher()
@@ -66,21 +56,6 @@ def test_a_skipped_file_is_logged_once_for_each_of_its_errors(said: Said) -> Non
     ]
     publish.refuse({})
     assert registry.skipped_files() == {}
-
-
-def test_a_broken_recipe_file_keeps_the_recipe_with_an_error(said: Said) -> None:
-    """The error lasts until the file parses. One event then has its text."""
-    publish, registry = publisher()
-    publish.declare(declared())
-    for _ in range(2):
-        publish.recipe_broken(declared(), Refused("line 3", "parse"))
-    entry = registry.get("books")
-    assert entry is not None
-    assert entry.faults.recipe == "line 3"
-    publish.clear_fault("books", "recipe")
-    publish.clear_fault("books", "recipe")
-    cleared = [fields for event, fields in said if event is events.ARTIFACT_LOAD_ERROR_CLEARED]
-    assert [(fields["reason"], fields["previous_error"]) for fields in cleared] == [("recipe_parsed", "line 3")]
 
 
 async def test_a_refit_has_the_age_of_its_search_among_the_metrics() -> None:
@@ -102,15 +77,6 @@ async def test_a_refit_has_the_age_of_its_search_among_the_metrics() -> None:
         assert 'svc_model_trained_timestamp_seconds{recipe="books"} 86400.0\n' in text
     publish.remove("books")
     assert "_timestamp_seconds{" not in counters.render().decode()
-
-
-def test_a_removed_recipe_is_gone_from_the_registry() -> None:
-    """The next request for it is answered with 404."""
-    publish, registry = publisher()
-    publish.declare(declared())
-    publish.remove("books")
-    assert registry.get("books") is None
-    assert registry.health()[1] == 200
 
 
 async def test_available_items_include_new_items() -> None:
@@ -181,9 +147,7 @@ async def test_an_unchanged_list_changes_only_its_age() -> None:
     assert (now.model, now.lane, now.alone) == (before.model, before.lane, before.alone)
 
 
-async def test_a_change_of_a_removed_recipe_does_not_apply_to_its_successor(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_change_of_a_removed_recipe_does_not_apply_to_its_successor(monkeypatch: pytest.MonkeyPatch) -> None:
     """The recipe file is removed and restored while the change is computed."""
     publish, registry = publisher()
     publish.declare(declared())

@@ -148,49 +148,22 @@ async def test_a_failed_reload_keeps_the_model_and_clears_with_a_new_artifact() 
         assert world.said("artifact_load_error_cleared")[0]["reason"] == "artifact_loaded"
 
 
-async def test_a_rollback_to_the_served_bytes_clears_the_error() -> None:
-    """The served bytes under a new marker cause no swap."""
+@pytest.mark.parametrize("marker_text", [None, "restored"], ids=["served marker", "new marker"])
+@pytest.mark.parametrize("error", [MagicMismatch("magic bytes mismatch"), ArtifactReadError("cut short")])
+async def test_a_rollback_to_the_served_bytes_clears_the_error(error: ArtifactError, marker_text: str | None) -> None:
+    """The served bytes cause no swap, under their old marker and under a new one."""
     world = World("a")
-    world.loader.errors["bad"] = failed(MagicMismatch("magic bytes mismatch"))
+    world.loader.errors["bad"] = failed(error)
     async with world.running():
         world.store("a").content = "bad"
-        await ticks(1)
-        world.store("a").content = "v1"
-        world.store("a").marker_text = "restored"
-        await ticks(1)
-        cleared = world.said("artifact_load_error_cleared")
-        assert [(one["reason"], one["previous_error"]) for one in cleared] == [
-            ("bytes_unchanged", "magic bytes mismatch")
-        ]
-        assert world.entry("a").last_load_error is None
-        assert len(world.lanes) == 1
-
-
-async def test_a_rollback_to_the_served_marker_clears_the_error_too() -> None:
-    """The store shows the same marker as before the failure."""
-    world = World("a")
-    world.loader.errors["bad"] = failed(MagicMismatch("magic bytes mismatch"))
-    async with world.running():
-        world.store("a").content = "bad"
-        await ticks(1)
-        world.store("a").content = "v1"
-        await ticks(1)
-        assert world.said("artifact_load_error_cleared")[0]["reason"] == "bytes_unchanged"
-
-
-async def test_a_failed_read_clears_when_the_served_artifact_is_back_under_its_old_marker() -> None:
-    """The store showed for a while another object that could not be read."""
-    world = World("a")
-    world.loader.errors["v2"] = failed(ArtifactReadError("cut short"))
-    async with world.running():
-        world.store("a").content = "v2"
         await ticks(3)
-        assert world.entry("a").last_load_error == "cut short"
-        world.store("a").content = "v1"
+        assert world.entry("a").last_load_error == error.message
+        world.store("a").content, world.store("a").marker_text = "v1", marker_text
         await ticks(1.1)
+        cleared = world.said("artifact_load_error_cleared")
+        assert [(one["reason"], one["previous_error"]) for one in cleared] == [("bytes_unchanged", error.message)]
         assert world.entry("a").last_load_error is None
-        assert world.said("artifact_load_error_cleared")[0]["reason"] == "bytes_unchanged"
-        assert world.served("a") == "v1"
+        assert (world.served("a"), len(world.lanes)) == ("v1", 1)
 
 
 async def test_a_missing_artifact_is_logged_once_and_clears_when_it_is_back() -> None:
@@ -367,59 +340,40 @@ async def test_a_model_loaded_for_a_previous_output_never_replaces_the_present_o
         assert [record["name"] for record in world.said("artifact_loaded")] == ["a", "a"]
 
 
-async def test_a_recipe_that_parses_again_with_the_same_content_logs_no_change() -> None:
-    """The same content, parsed again, is no change."""
-    world = World("a")
-    async with world.running():
-        world.folder.files["a.yaml"] = FakeRecipe("a")
-        await ticks(2)
-        assert world.said("recipe_changed") == []
-
-
-async def test_a_new_output_path_takes_effect_on_the_next_poll() -> None:
-    """The artifact there is loaded, although the marker of the old one did not change."""
+@pytest.mark.parametrize(
+    ("edited", "loads", "reloads"),
+    [
+        (FakeRecipe("a"), ["v1"], []),
+        (FakeRecipe("a", text="n_trials: 3"), ["v1"], [False]),
+        (FakeRecipe("a", item_metadata="titles.csv"), ["v1", "v1"], [True]),
+        (FakeRecipe("a", serving=Serving(users=True)), ["v1", "v1"], [True]),
+        (FakeRecipe("a", output="other.svc"), ["v1", "elsewhere"], [True]),
+    ],
+    ids=["same content", "training", "metadata", "users", "output"],
+)
+async def test_an_edit_loads_the_model_again_only_if_its_answers_need_it(
+    edited: FakeRecipe, loads: list[str], reloads: list[bool]
+) -> None:
+    """A load of the same bytes prebuilds other answers, or makes the summary of users. Each change is logged."""
     world = World("a")
     world.store("a", "other.svc").content = "elsewhere"
     async with world.running():
-        world.folder.files["a.yaml"] = FakeRecipe("a", output="other.svc")
-        await ticks(1)
-        assert world.served("a") == "elsewhere"
-        assert world.said("recipe_changed")[0]["reload"] is True
+        world.folder.files["a.yaml"] = edited
+        await ticks(2)
+        assert [text for _, text in world.loader.loads] == loads
+        assert world.served("a") == loads[-1]
+        assert [record["reload"] for record in world.said("recipe_changed")] == reloads
 
 
-async def test_new_metadata_loads_the_same_bytes_again() -> None:
-    """The model's bytes are unchanged, but its prebuilt answers have new fields."""
+async def test_a_removed_permission_for_users_applies_without_a_load() -> None:
     world = World("a")
+    world.folder.files["a.yaml"] = FakeRecipe("a", serving=Serving(users=True))
     async with world.running():
-        world.folder.files["a.yaml"] = FakeRecipe("a", item_metadata="titles.csv")
-        await ticks(1)
-        assert world.loader.loads == [("a", "v1"), ("a", "v1")]
-
-
-async def test_permitting_users_loads_the_model_again_and_forbidding_does_not() -> None:
-    """The load makes the summary of users. A removed permission must apply at once."""
-    serving = Serving(users=True)
-    world = World("a")
-    async with world.running():
-        world.folder.files["a.yaml"] = FakeRecipe("a", serving=serving)
-        await ticks(1)
-        assert world.loader.loads == [("a", "v1"), ("a", "v1")]
+        assert world.entry("a").policy.users
         world.folder.files["a.yaml"] = FakeRecipe("a", serving=Serving())
         await ticks(1)
-        assert len(world.loader.loads) == 2
-        entry = world.registry.get("a")
-        assert entry is not None and entry.served is not None
-        assert not entry.served.policy.users
-
-
-async def test_a_change_for_training_only_loads_no_model() -> None:
-    """The change is logged. The next artifact is compared with the new hash."""
-    world = World("a")
-    async with world.running():
-        world.folder.files["a.yaml"] = dataclasses.replace(FakeRecipe("a"), text="n_trials: 3")
-        await ticks(2)
-        assert world.loader.loads == [("a", "v1")]
-        assert [record["reload"] for record in world.said("recipe_changed")] == [False]
+        assert len(world.loader.loads) == 1
+        assert not world.entry("a").policy.users
 
 
 async def test_a_changed_recipe_in_another_file_has_that_file() -> None:
@@ -446,8 +400,10 @@ async def test_a_recipe_that_stops_parsing_keeps_its_model_until_it_parses_again
         assert len(world.said("recipe_load_error_skipped")) == 1
         assert world.registry.health()[1] == 200
         world.folder.files["a.yaml"] = good
-        await ticks(1)
+        await ticks(2)
         assert world.entry("a").last_load_error is None
+        cleared = world.said("artifact_load_error_cleared")
+        assert [(one["reason"], one["previous_error"]) for one in cleared] == [("recipe_parsed", "a.yaml: line 1")]
 
 
 async def test_a_skipped_file_is_logged_once_with_the_level_of_its_kind() -> None:

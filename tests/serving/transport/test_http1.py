@@ -241,13 +241,7 @@ def test_heads_that_differ_only_in_their_key_are_parsed_once(name: bytes, place:
     assert heads._kept.cache_info().misses == 1
 
 
-@pytest.mark.parametrize(
-    "lines",
-    [
-        b"X-API-Key: a\r\nX-API-Key: b\r\n",
-        b"X-API-Key: a\r\nAuthorization: Bearer b\r\n",
-    ],
-)
+@pytest.mark.parametrize("lines", [b"X-API-Key: a\r\nX-API-Key: b\r\n", b"X-API-Key: a\r\nAuthorization: Bearer b\r\n"])
 def test_a_head_with_several_keys_keeps_them_among_its_headers(lines: bytes) -> None:
     head = Heads().parse(b"GET / HTTP/1.1\r\nHost: a\r\n" + lines + b"\r\n")
     assert head.credential is None

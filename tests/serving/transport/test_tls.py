@@ -17,7 +17,6 @@ from hypercorn.events import RawData
 from hypercorn.protocol import ProtocolWrapper
 from structlog.testing import capture_logs
 
-from svc.errors import PayloadTooLargeForRequest
 from svc.serving.transport.certificate import Tls
 from svc.serving.transport.http1 import MAX_HEADERS
 from svc.serving.transport.messages import ClientGone, Incoming, Response
@@ -192,20 +191,16 @@ async def test_an_error_of_one_connection_ends_no_other(issuer: Issuer) -> None:
     They are not logged, because clients could fill the log.
     """
     with capture_logs() as records:
-        await ask_wrongly(issuer)
+        async with listening(Echo(), tls=issuer.tls()) as port, client_of(port, issuer, http2=True) as client:
+            await client.get("/")
+            for wrong in ((":path", b"/\xff"), (":method", b"\xff")):
+                stranger = Http2(await connect(port, issuer, "h2"))
+                stranger.h2.send_headers(1, [*[pair for pair in HEAD if pair[0] != wrong[0]], wrong], end_stream=True)
+                await stranger.flush()
+                assert await stranger.until(h2.events.StreamEnded) is None
+                await stranger.stream.aclose()
+            assert (await client.get("/")).content == b"well"
     assert records == []
-
-
-async def ask_wrongly(issuer: Issuer) -> None:
-    async with listening(Echo(), tls=issuer.tls()) as port, client_of(port, issuer, http2=True) as client:
-        await client.get("/")
-        for wrong in ((":path", b"/\xff"), (":method", b"\xff")):
-            stranger = Http2(await connect(port, issuer, "h2"))
-            stranger.h2.send_headers(1, [*[pair for pair in HEAD if pair[0] != wrong[0]], wrong], end_stream=True)
-            await stranger.flush()
-            assert await stranger.until(h2.events.StreamEnded) is None
-            await stranger.stream.aclose()
-        assert (await client.get("/")).content == b"well"
 
 
 @both_versions
@@ -376,13 +371,6 @@ async def test_a_body_may_have_any_parts() -> None:
     assert found.sent[1]["body"] == b"got abc"
 
 
-async def test_a_refusal_waits_for_the_end_of_the_body() -> None:
-    """On HTTP/2, an earlier refusal would end the connection with its other streams."""
-    exchanged = Exchanged(part(b"a" * 9, more=True), part(b"b" * 9, more=False))
-    assert (await ask(RefusingAll(), exchanged)).sent[0]["status"] == 401
-    assert exchanged.left == 0
-
-
 async def test_an_endless_body_delays_its_refusal_by_the_timeout() -> None:
     """The client timeout bounds the delay. The connection ends after the answer."""
     found = await ask(RefusingAll(), Exchanged(part(b"a", more=True)))
@@ -458,32 +446,10 @@ async def test_heads_have_the_bounds_of_the_plain_port(scope: dict[str, Any], st
     assert (await ask(Echo(), Exchanged(part(b"", more=False)), **scope)).sent[0]["status"] == status
 
 
-async def test_a_websocket_is_answered_as_a_plain_request() -> None:
-    """A websocket handshake has no method and no body."""
-    scope = {key: value for key, value in SCOPE.items() if key != "method"} | {"type": "websocket"}
-    exchanged = Exchanged({"type": "websocket.connect"})
-    await AsgiApplication(Echo(), unread_s=30)(scope, exchanged.receive, exchanged.send)
-    assert [message["type"] for message in exchanged.sent] == [
-        "websocket.http.response.start",
-        "websocket.http.response.body",
-    ]
-    assert exchanged.sent[0]["status"] == 200
-
-
 async def test_scopes_other_than_requests_are_refused() -> None:
     """A server that tries the scope `lifespan` goes on without one."""
     with pytest.raises(NotImplementedError, match="lifespan"):
         await AsgiApplication(Echo(), unread_s=30)({"type": "lifespan"}, Exchanged().receive, Exchanged().send)
-
-
-async def test_errors_of_the_body_have_their_own_answers() -> None:
-    """A body with a length over the limit is refused without waiting for its bytes."""
-    async with serving() as (client, _):
-        exchanged = Exchanged(part(b"{}", more=False))
-        headers = [(b"host", b"localhost:8080"), (b"content-length", b"999999999999")]
-        scope = {**SCOPE, "raw_path": RECOMMEND.encode(), "headers": headers}
-        await AsgiApplication(client.app, unread_s=1)(scope, exchanged.receive, exchanged.send)
-        assert exchanged.sent[0]["status"] == PayloadTooLargeForRequest.http_status
 
 
 @pytest.mark.anyio

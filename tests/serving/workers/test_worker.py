@@ -29,12 +29,13 @@ from svc.serving.workers.rates import CELLS_BYTES
 from svc.serving.workers.worker import Ends, Worker
 from svc.settings import Settings
 from tests.serving.artifacts import factor_model
+from tests.serving.freed import freed
 from tests.serving.workers.test_package import load, prepare
 
 
 @pytest.mark.anyio
-async def test_a_worker_answers_after_its_first_orders_and_ends_on_order() -> None:
-    """Health has the recipes and the workers. Metrics come from the parent.
+async def test_a_worker_answers_after_its_first_orders_and_ends_on_order(freezes: list[str]) -> None:
+    """Health has the recipes and the workers. Metrics come from the parent. Objects are frozen once.
 
     With the log level debug, each request without a key is logged.
     """
@@ -53,7 +54,7 @@ async def test_a_worker_answers_after_its_first_orders_and_ends_on_order() -> No
         ("skip", {}),
         ("accept", 1),
     ]
-    with trio.fail_after(20), capture_logs() as log:
+    with control, theirs, listener, trio.fail_after(20), capture_logs() as log:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(worker.run)
             for seq, (kind, *arguments) in enumerate(orders):
@@ -77,8 +78,8 @@ async def test_a_worker_answers_after_its_first_orders_and_ends_on_order() -> No
             await channel.send(control, (9, "end"))
             assert await channel.hear(control) == [9]
     assert counts.tolist() == [VACANT, 0]
+    assert freezes == ["freeze"]
     assert [record["client"] for record in log if record["event"] == "auth_anonymous_bypass"] == ["127.0.0.1"]
-    control.close()
 
 
 async def ask(client: trio.SocketStream, path: str) -> bytes:
@@ -111,7 +112,7 @@ async def asked(address: tuple[str, int], body: bytes = b'{"user_id": "u1", "lim
 
 
 @pytest.mark.anyio
-async def test_a_worker_follows_orders_about_models_keys_and_drain(tmp_path: Path) -> None:
+async def test_a_worker_follows_orders_about_models_keys_and_drain(tmp_path: Path, freezes: list[str]) -> None:
     """The worker applies keys, rates, lists, a swap of models with the drop of the old one, and the drain."""
     models = []
     for dimensions in (4, 5):
@@ -138,7 +139,7 @@ async def test_a_worker_follows_orders_about_models_keys_and_drain(tmp_path: Pat
         await tell("model", number, package.pickled, package.extents, files=package.files)
         await put(number)
 
-    with control, theirs, trio.fail_after(60):
+    with control, theirs, listener, trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(worker.run)
             await serve(0)
@@ -155,7 +156,7 @@ async def test_a_worker_follows_orders_about_models_keys_and_drain(tmp_path: Pat
             opened = [weakref.ref(worker._models[number][0].model) for number in (0, 1)]
             await tell("drop", 0)
             assert models[1].sha256.encode() in await asked(address)
-            assert opened[0]() is None
+            await freed(opened[0])
             restricted = await put(1, ItemSet.of_columns(np.arange(20), 30))
             assert await put(1, ItemSet.of_columns(np.arange(20), 30)) is restricted  # so its kept answers stay valid
             assert await put(1, ItemSet.of_columns(np.arange(10), 30)) is not restricted
@@ -168,7 +169,7 @@ async def test_a_worker_follows_orders_about_models_keys_and_drain(tmp_path: Pat
             await tell("drop", 1)
             await tell("policies", {}, {})
             assert (await asked(address)).startswith(b"HTTP/1.1 404 ")
-            assert opened[1]() is None
+            await freed(opened[1])
             for error in (InternalError(), LookupError("a"), ArtifactReadError("broken")):
 
                 async def reply(error: Exception = error) -> None:

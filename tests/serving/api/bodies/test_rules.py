@@ -9,14 +9,7 @@ import pytest
 
 from svc.recipe.filter_tree import parse_filter
 from svc.serving.models.recipes import Policy, TimedBoost, TimedPin
-from tests.serving.api.verbs.test_filters import (
-    RECOMMEND,
-    RELATED,
-    fields,
-    filtering,
-    genres_of,
-    numbers,
-)
+from tests.serving.api.verbs.test_filters import RECOMMEND, RELATED, fields, filtering, genres_of, numbers
 
 pytestmark = pytest.mark.anyio
 
@@ -80,22 +73,10 @@ async def test_shown_items_rank_lower_and_a_seed_shuffles() -> None:
 
 
 RULES: list[tuple[dict[str, Any], list[str | int], str]] = [
-    ({"explain": 0}, ["body", "explain"], "greater than or equal to 1"),
-    ({"explain": 11}, ["body", "explain"], "less than or equal to 10"),
-    ({"diversity": 1.5}, ["body", "diversity"], "less than or equal to 1"),
-    ({"shown": ["a"] * 1001}, ["body", "shown"], "at most 1000"),
-    ({"shown": [{"item_id": "a", "times": 101}]}, ["body", "shown", 0], "less than or equal to 100"),
-    ({"shown": ["a"], "rotation": 1.5}, ["body", "rotation"], "less than or equal to 1"),
-    ({"seed": ""}, ["body", "seed"], "at least 1 character"),
-    ({"seed": "s" * 65}, ["body", "seed"], "at most 64 characters"),
-    ({"seed": "s", "shuffle": -0.1}, ["body", "shuffle"], "greater than or equal to 0"),
     ({"limits": [{"field": "genre", "max": 1}]}, ["body", "limits", 0, "field"], "did you mean 'genres'?"),
     ({"limits": [{"field": "year", "max": 1}]}, ["body", "limits", 0, "field"], "numbers cannot be limited"),
     ({"limits": [{"field": "genres", "max": 1}] * 2}, ["body", "limits", 1, "field"], "keep one"),
-    ({"limits": [{"field": "genres", "max": 0}]}, ["body", "limits", 0, "max"], "greater than or equal to 1"),
-    ({"limits": [{"field": "genres", "max": 1}] * 5}, ["body", "limits"], "at most 4"),
     ({"boosts": [{"filter": {"yeah": {}}, "factor": 2}]}, ["body", "boosts", 0, "filter", "yeah"], "'year'"),
-    ({"boosts": [{"filter": {"year": {"gt": 1}}, "factor": 11}]}, ["body", "boosts", 0, "factor"], "equal to 10"),
     ({"boosts": [{"factor": 2}]}, ["body", "boosts", 0, "filter"], "required"),
     ({"pins": [{"item_id": "a", "position": 1}, {"item_id": "a", "position": 2}]}, ["body", "pins", 1], "same item_id"),
     (
@@ -103,8 +84,6 @@ RULES: list[tuple[dict[str, Any], list[str | int], str]] = [
         ["body", "pins", 1],
         "same position",
     ),
-    ({"pins": [{"item_id": "a", "position": 1000}]}, ["body", "pins", 0, "position"], "less than 1000"),
-    ({"pins": [{"item_id": f"i{n}", "position": n} for n in range(17)]}, ["body", "pins"], "at most 16"),
 ]
 
 

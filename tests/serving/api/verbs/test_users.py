@@ -116,18 +116,13 @@ async def test_a_recipe_without_permission_refuses_users() -> None:
     ("body", "named"),
     [
         ({}, "item_id"),
-        ({"item_id": "i1", "limit": 1001}, "limit"),
         ({"item_id": "i1", "limit": 1000, "offset": 1}, "offset"),
         ({"item_id": "i1", "order": "best"}, "order"),
-        ({"item_id": "i1", "min_history": 1001}, "min_history"),
-        ({"item_id": "i1", "min_history": -1}, "min_history"),
-        ({"item_id": "i1", "include_users": ["u1"] * 1001}, "include_users"),
-        ({"item_id": "i1", "exclude_users": ["u1"] * 1001}, "exclude_users"),
         ({"item_id": 7}, "item_id"),
         ({"user_id": "u1"}, "user_id"),
     ],
 )
-async def test_a_field_out_of_bounds_is_named_in_the_error(body: dict[str, Any], named: str) -> None:
+async def test_an_invalid_field_is_named_in_the_error(body: dict[str, Any], named: str) -> None:
     async with serving_users() as (client, _):
         answer = await client.post(USERS, body)
     assert (answer.status, answer.json["code"]) == (422, "VALIDATION_ERROR")
