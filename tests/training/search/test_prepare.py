@@ -12,24 +12,17 @@ from optuna.distributions import FloatDistribution
 from svc.training.fitting.algorithms.registry import search_space
 from svc.training.search import prepare
 from svc.training.search.prepare import SELF_WEIGHTS, with_self_weight
-from svc.training.search.sampler import AlgorithmSampler
-from tests.training.runs import Make, last, run, small_training
+from tests.training.runs import SPLIT, Log, Make, last, run, training
 
 
-def test_a_study_of_other_data_is_not_continued(
-    make_recipe: Make, make_ratings: Callable[..., Path], log: list[dict[str, Any]]
+def test_a_study_of_other_data_or_choices_is_not_continued(
+    make_recipe: Make, make_ratings: Callable[..., Path], log: Log
 ) -> None:
-    """Scores on other data are not comparable. The message suggests another run id."""
-    assert run(make_recipe(training=small_training(storage_path="s.db"))).exit_code == 0
-    other = make_ratings("other.csv", seed=9)
-    assert run(make_recipe(ratings=other, training=small_training(storage_path="s.db"))).exit_code == 4
-    assert "--run-id" in last(log)["error"]
+    """Scores on other data or by other choices are not comparable. The message suggests another run id.
 
-
-def test_a_study_of_other_choices_is_not_continued(make_recipe: Make, log: list[dict[str, Any]]) -> None:
-    """These are the choices that change scores. The number of trials and the seed of the search are not among them."""
-    split = {"scheme": "time_user", "heldout_ratio": 0.3}
-    base = small_training(n_trials=2, storage_path="s.db")
+    The number of trials and the seed of the search do not change scores.
+    """
+    split, base = SPLIT, training("TopPop", storage_path="s.db")
     assert run(make_recipe(training=base), search_only=True).exit_code == 0
     for change in (
         {"metric": "map"},
@@ -42,6 +35,9 @@ def test_a_study_of_other_choices_is_not_continued(make_recipe: Make, log: list[
     ):
         assert run(make_recipe(training={**base, **change}), search_only=True).exit_code == 4, change
         assert "cannot be compared: choose another --run-id" in last(log)["error"]
+    other = make_ratings("other.csv", seed=9)
+    assert run(make_recipe(ratings=other, training=base), search_only=True).exit_code == 4
+    assert "--run-id" in last(log)["error"]
     for change in ({"n_trials": 3}, {"seed": 7}):
         assert run(make_recipe(training={**base, **change}), search_only=True).exit_code == 0, change
 
@@ -73,11 +69,11 @@ def test_model_sizes_grow_within_the_limit_of_a_trial_or_a_quarter_of_the_search
     """The shorter one counts. Without limits, sizes grow by their scores alone."""
     given: list[float | None] = []
 
-    class Watched(AlgorithmSampler):
-        def __init__(self, *arguments: Any, most_seconds: float | None, **options: Any) -> None:
+    class Watched:
+        def __init__(self, *_: Any, most_seconds: float | None, **__: Any) -> None:
             given.append(most_seconds)
-            super().__init__(*arguments, most_seconds=most_seconds, **options)
+            raise KeyboardInterrupt
 
     monkeypatch.setattr(prepare, "AlgorithmSampler", Watched)
-    assert run(make_recipe(training=small_training(algorithms=["TopPop"], n_trials=1, **limits))).exit_code == 0
+    run(make_recipe(training=training("TopPop", **limits)))
     assert given == [expected]
