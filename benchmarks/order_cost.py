@@ -2,7 +2,7 @@
 
     python -m benchmarks.order_cost [--transitions]
 
-Requests: models of 1,000 users and 41,000 items without order, with one recency, and blends with one for each part.
+Requests: models of 1,000 users and 41,000 items without order and with a recency.
 Processor microseconds of one request in the process, as a ratio to the same model without order: known users, histories
 of ten, and histories of ten behind those of known users, others in each round. `history` may cost at most 1.1 times as
 much. With `--transitions` it trains Transitions on 100,000 histories of 10 items over 40,000 items instead, one core,
@@ -36,7 +36,7 @@ from svc.model.recommenders.neighbours import NeighbourScorer
 from svc.training.fitting.algorithms.transitions import TransitionsRecommender
 
 N_USERS, N_ITEMS, COMPONENTS, NEIGHBOURS, LENGTH = 1_000, 41_000, 64, 200, 30
-LIMIT, REQUESTS, ROUNDS, GIVEN, RECENCY, BY_PART = 10, 64, 9, 10, 0.5, (1.0, 0.2)
+LIMIT, REQUESTS, ROUNDS, GIVEN, RECENCY = 10, 64, 9, 10, 0.5
 
 
 def factors(rng: np.random.Generator, n_users: int = N_USERS) -> IALSScorer:
@@ -71,11 +71,10 @@ def model_of(scorer: Scorer, history: History) -> Model:
     return made
 
 
-def model(scorer: Scorer, recencies: tuple[float, ...] = (), **order: Any) -> Model:
+def model(scorer: Scorer, **order: Any) -> Model:
     scorer = copy(scorer)
     history = histories(np.random.default_rng(1), **order)
     if isinstance(scorer, BlendScorer):
-        scorer.recencies = recencies
         scorer.ready()
         scorer.measure(history)
     return model_of(scorer, history)
@@ -106,8 +105,6 @@ def compare_requests() -> None:
     scorers: dict[str, Scorer] = {"iALS": of_factors, "neighbours": of_neighbours, "blend": blend}
     for name, scorer in scorers.items():
         models = {"without": model(scorer), "one recency": model(scorer, recency=RECENCY)}
-        if isinstance(scorer, BlendScorer):
-            models["one for each part"] = model(scorer, BY_PART, recency_by_part=True)
         for question, about in (
             ("known user", {"known": True, "given": False}),
             ("history", {"known": False, "given": True}),

@@ -114,7 +114,7 @@ def _summary(header: dict[str, Any]) -> dict[str, str]:
         "trained_at": f"{_text(header.get('trained_at'))} by svc {_text(header.get('svc_version'))}",
         "data": ", ".join(counts),
         "algorithm": f"{winner}, the best of {_number(tuning.get('completed'))} trials",
-        **_recency(header),
+        **({"recency": _number(header["recency"])} if "recency" in header else {}),
         "score": f"{metric} {_number(header.get('best_score'))}{interval}",
         **_ranker(header),
         "popularity": _number(_mapping(best.get("TopPopRecommender")).get("score")),
@@ -122,19 +122,6 @@ def _summary(header: dict[str, Any]) -> dict[str, str]:
         "features": ", ".join(f"{side} ({_columns(_mapping(features[side]))})" for side in sides) or "-",
         "promotion": _text(promotion.get("decision")),
     }
-
-
-def _recency(header: dict[str, Any]) -> dict[str, str]:
-    """Return the line `recency` by its name: the recency of the model, or of each part of a blend that has one.
-
-    The result is empty for a model that ignores the order of histories.
-    """
-    if "recency" not in header:
-        return {}
-    parts = header.get("parts")
-    listed = [_mapping(part) for part in parts] if isinstance(parts, list) else []
-    own = [f"{short_name(_text(part.get('class')))} {_number(part['recency'])}" for part in listed if "recency" in part]
-    return {"recency": ", ".join(own) or _number(header["recency"])}
 
 
 def _ranker(header: dict[str, Any]) -> dict[str, str]:

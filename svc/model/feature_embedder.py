@@ -51,13 +51,8 @@ class FeatureEmbedder:
 
     @classmethod
     def of(cls, scorer: Scorer, history: History, recency: float) -> FeatureEmbedder | None:
-        """Return the embedder for `scorer` or for the factor part of a blend, or None if that reads no item features.
-
-        The recency of the factor part replaces `recency` if each part of the blend has a recency of its own.
-        """
-        part = scorer
-        if isinstance(scorer, BlendScorer) and scorer.factors is not None:
-            part, recency = scorer.factors, scorer.recencies[0] if scorer.recencies else recency
+        """Return the embedder for `scorer` or the factor part of a blend, or None if that reads no item features."""
+        part = scorer.factors if isinstance(scorer, BlendScorer) else scorer
         if not isinstance(part, IALSScorer) or part.feature_dim("item") is None:
             return None
         return cls(part, history, recency)

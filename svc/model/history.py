@@ -91,11 +91,8 @@ class History(Stored):
 
     Columns are ascending within a row, unless histories are ordered (`is_ordered`). Then the items of a row stand
     oldest first, and `ties`, (nnz,) bool, marks each item with the same time as the item before it. None: no ties.
-    Histories are ordered in three cases:
-
-    - `recency` above 0 weighs the items by their age.
-    - `recency_by_part` lets each part of a blend weigh the items by a recency of its own.
-    - `keeps_order` keeps the order but weighs all items alike.
+    Histories are ordered if `recency` is above 0, which weighs the items by their age, and with `keeps_order`, which
+    weighs all items alike.
 
     With `recency_beside`, the cold-start part of the model weighs the items by a recency of its own.
     """
@@ -107,7 +104,6 @@ class History(Stored):
     weights: NDArray[np.float32] | None = None
     _: KW_ONLY
     recency: float = 0.0
-    recency_by_part: bool = False
     keeps_order: bool = False
     recency_beside: bool = False
     ties: NDArray[np.bool_] | None = None
@@ -118,7 +114,7 @@ class History(Stored):
     @property
     def is_ordered(self) -> bool:
         """Return whether the items of a row stand oldest first."""
-        return self.recency > 0 or self.recency_by_part or self.keeps_order
+        return self.recency > 0 or self.keeps_order
 
     def items(self, user: int) -> NDArray[np.int32]:
         """Return the item columns of a user, (h,), as a view."""
@@ -136,30 +132,25 @@ class History(Stored):
             return np.arange(self.offsets[user + 1] - self.offsets[user])
         return (~self.ties[self.offsets[user] : self.offsets[user + 1]]).cumsum()
 
-    def weigh(self, user: int, recency: float | None = None) -> NDArray[np.float64] | None:
-        """Return the weights of `items(user)`, (h,): their values, decayed by recency. None: all are 1.
-
-        `recency` is the recency of a part of a blend. None: the recency of the model.
-        """
+    def weigh(self, user: int) -> NDArray[np.float64] | None:
+        """Return the weights of `items(user)`, (h,): their values, decayed by recency. None: all are 1."""
         values = self.values(user)
-        recency = self.recency if recency is None else recency
-        if not recency:
+        if not self.recency:
             return None if values is None else values.astype(np.float64)
         if self.ties is None:
             positions = np.arange(self.offsets[user + 1] - self.offsets[user] - 1, -1, -1)
         else:
             positions = positions_of(self.times(user))
-        decay = decay_factors(positions, recency)
+        decay = decay_factors(positions, self.recency)
         return decay if values is None else values * decay
 
-    def weigh_all(self, recency: float | None = None) -> NDArray[np.float64] | None:
+    def weigh_all(self) -> NDArray[np.float64] | None:
         """Return the weights of the items of all rows, (nnz,), as in `weigh`."""
         values = None if self.weights is None else self.weights.astype(np.float64)
-        recency = self.recency if recency is None else recency
-        if not recency:
+        if not self.recency:
             return values
         # These times rise over all rows together. Only their differences within a row are used.
         times = np.arange(len(self.columns)) if self.ties is None else (~self.ties).cumsum()
         last = np.repeat(self.offsets[1:] - 1, np.diff(self.offsets))
-        decay = decay_factors(times[last] - times, recency)
+        decay = decay_factors(times[last] - times, self.recency)
         return decay if values is None else values * decay

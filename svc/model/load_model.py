@@ -168,10 +168,7 @@ def check_sizes(model: Model) -> None:
     if (n_users, n_items) != (len(history), scorer.n_items):
         parts = f"{len(history)} histories and {scorer.n_items} scored items"
         raise PayloadInvalid(f"payload: {n_users} users and {n_items} items do not match {parts}")
-    recencies = scorer.recencies if isinstance(scorer, BlendScorer) else ()
-    if bool(recencies) != history.recency_by_part:
-        raise PayloadInvalid("payload: the histories and the blend disagree on whether each part has its own recency")
-    if history.recency_beside and (cold is None or recencies):
+    if history.recency_beside and cold is None:
         raise PayloadInvalid("payload: the order of the histories does not match the recency of the second part")
     part = scorer.popularity if isinstance(scorer, BlendScorer) else None
     for of_items in (model.popularity, None if part is None else part.addends):

@@ -77,7 +77,7 @@ class Model(Stored):
     cold_recency: float = 0.0
     """The recency (see `History`) by which `cold` weighs histories. Stored if above 0.
 
-    It is used if `history` has `recency_beside` or `recency_by_part`. Otherwise `cold` uses the recency of `history`.
+    It is used if `history` has `recency_beside`. Otherwise `cold` uses the recency of `history`.
     """
     hidden: History | None = None
     """The items that must not be shown to each user. Stored only if the training data has such items.

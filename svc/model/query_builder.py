@@ -106,7 +106,6 @@ class QueryBuilder:
             rules=restriction.rules,
             explain=restriction.explain,
             offset=restriction.offset,
-            seed_positions=profile.positions,
             seeds_beside=profile.beside,
         )
         return query, tuple(ignored)

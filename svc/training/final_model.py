@@ -23,7 +23,6 @@ from svc.training.fitting.export import (
     assemble,
     fold_in_users,
     most_chosen_first,
-    recency_of_histories,
     reorder_items,
 )
 from svc.training.fitting.train import train_trial
@@ -111,7 +110,7 @@ def train_final(task: Task, result: SearchResult, learned: Learned | None = None
         hidden_new_ids=() if unknown is None else unknown.item_ids,
         keep_values=interactions.has_weights or HALF_LIFE in best.params,
         positions=positions,
-        recency=recency_of_histories(best),
+        recency=best.recency,
         repeats=task.loaded.recipe.training.repeats,
         popularity=None if interactions.popularity is None else interactions.popularity[columns],
         ranker=None if learned is None else _ranker(task, learned, matrix, columns),
@@ -151,8 +150,7 @@ def blend_parts(blend: TrialRecord, scorer: Scorer) -> list[dict[str, Any]]:
         else:
             own = scorer.factors if trial.algorithm in FACTORS else next(sums)
         assert own is not None, "the scorer has every part"
-        fields = part(trial, own, EVERYTHING) | {"weight": weights[trial.algorithm]}
-        described.append(fields | ({"recency": trial.recency} if blend.recency_by_part and trial.recency else {}))
+        described.append(part(trial, own, EVERYTHING) | {"weight": weights[trial.algorithm]})
     return described
 
 

@@ -33,9 +33,8 @@ PARTS = {
     "dense weights": ("dense_weights",),
     "transitions": ("transitions",),
     "blend": ("SVD", "neighbours"),
-    "blend by part": ("SVD", "neighbours"),
-    "blend of three by part": ("IALS", "transitions", "dense_weights"),
-    "blend without factors by part": ("transitions", "neighbours"),
+    "blend of three": ("IALS", "transitions", "dense_weights"),
+    "blend without factors": ("transitions", "neighbours"),
 }
 Events = list[tuple[int, int, float]]
 """Item, time and weight of each choice of one user."""
@@ -91,47 +90,41 @@ def textbook(scorer: Any, row: Scores, prior: Scores) -> Scores:
     return items @ np.linalg.solve(left, values @ chosen + r * prior @ solver.user_weights)
 
 
-def expected(scorer: Any, recencies: tuple[float, ...], events: Events, prior: Scores) -> Scores:
-    """Return the scores of a model for these events. Each part has its own recency, that of factors first."""
+def expected(scorer: Any, recency: float, events: Events, prior: Scores) -> Scores:
+    """Return the scores of a model for these events."""
+    row = counted(events, recency)
     if not isinstance(scorer, BlendScorer):
-        return textbook(scorer, counted(events, recencies[0]), prior)
-    parts = [*([] if scorer.factors is None else [scorer.factors]), *scorer.sums]
-    scores = [textbook(part, counted(events, delta), prior) for part, delta in zip(parts, recencies, strict=True)]
+        return textbook(scorer, row, prior)
+    scores = [textbook(part, row, prior) for part in (scorer.factors, *scorer.sums) if part is not None]
     total = np.zeros(N_ITEMS)
     for weight, of_part in zip(scorer.weights, scores, strict=True):
         total += weight * of_part / of_part.std() if of_part.std() > 0 else 0.0
     return total
 
 
-def ordered_model(name: str, events: list[Events], rng: random.Random) -> tuple[Model, tuple[float, ...]]:
-    """Return a model of that name over these histories, and the recency of each of its parts."""
+def ordered_model(name: str, events: list[Events], rng: random.Random) -> tuple[Model, float]:
+    """Return a model of that name over these histories, and its recency."""
     scorers = [transitions(events, rng) if part == "transitions" else family(part).scorer for part in PARTS[name]]
-    by_part = name.endswith("by part")
-    shared = rng.choice((0.1, 0.7, 2.0))
-    recencies = (shared,) * len(scorers)
-    if by_part:
-        recencies = (*rng.sample((0.0, 0.1, 0.7, 2.0), len(scorers) - 1), 0.35)
+    recency = rng.choice((0.1, 0.7, 2.0))
     factors = next((part for part in scorers if isinstance(part, IALSScorer | SVDScorer)), None)
     if factors is not None:
         none_of_features = sparse.csr_matrix((N_USERS, 4)) if isinstance(factors, IALSScorer) else None
-        weighed = matrix_of([counted(own, recencies[0]) for own in events])
+        weighed = matrix_of([counted(own, recency) for own in events])
         solve_users(factors, weighed, none_of_features)
     in_order = [sorted(own, key=lambda event: event[1]) for own in events]
     history = History(
         np.cumsum([0, *map(len, events)]),
         np.array([item for own in in_order for item, _, _ in own], dtype=np.int32),
         np.array([weight for own in in_order for _, _, weight in own], dtype=np.float32),
-        recency=0.0 if by_part else shared,
+        recency=recency,
         ties=np.array(
             [place > 0 and own[place - 1][1] == own[place][1] for own in in_order for place in range(len(own))]
         ),
-        recency_by_part=by_part,
     )
     scorer = scorers[0]
     if len(scorers) > 1:
         weights = tuple(rng.choice((0.3, 0.5)) for _ in scorers)
         scorer = BlendScorer(factors, tuple(scorers[factors is not None :]), weights, np.empty((len(weights), 0)))
-        scorer.recencies = recencies if by_part else ()
         scorer.ready()
         scorer.measure(history)
     model = Model(
@@ -143,7 +136,7 @@ def ordered_model(name: str, events: list[Events], rng: random.Random) -> tuple[
         repeats=rng.random() < 0.5,
     )
     model.ready()
-    return model, recencies
+    return model, recency
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -152,7 +145,7 @@ async def test_all_ways_to_rank_a_history_give_the_bits_of_the_formula(name: str
     """Known users, histories alone and joined, and features agree: singly, in a batch, exported and in Python."""
     rng = random.Random(f"{name} {seed}")
     events = draw_events(rng)
-    model, recencies = ordered_model(name, events, rng)
+    model, recency = ordered_model(name, events, rng)
     exported = score_all(model, ExportRequest(output="", limit=N_ITEMS), iter([np.arange(N_USERS, dtype=np.int32)]), 1)
     of_export = next(iter(exported))
     ends = np.cumsum(of_export.counts)
@@ -164,16 +157,16 @@ async def test_all_ways_to_rank_a_history_give_the_bits_of_the_formula(name: str
             history = {"history": [{"item_id": f"i{item}", "weight": weight} for item, weight in given]}
             prior = np.zeros(4)
             asked += [
-                ({"user_id": f"u{user}"}, expected(model.scorer, recencies, events[user], prior)),
-                (history, expected(model.scorer, recencies, later, prior)),
+                ({"user_id": f"u{user}"}, expected(model.scorer, recency, events[user], prior)),
+                (history, expected(model.scorer, recency, later, prior)),
             ]
-            joined = expected(model.scorer, recencies, [*events[user], *later], prior)
+            joined = expected(model.scorer, recency, [*events[user], *later], prior)
             asked.append(({"user_id": f"u{user}", **history}, joined))
             if model.features is not None and model.features.user is not None:
                 described = {"tag": rng.choice("ab"), "age": rng.randint(20, 60)}
                 own, _ = model.features.user.encode(described)
                 of_features = {"user_features": described, **history}
-                asked.append((of_features, expected(model.scorer, recencies, later, own)))
+                asked.append((of_features, expected(model.scorer, recency, later, own)))
         bodies = [{"limit": N_ITEMS, **body} for body, _ in asked]
         batch = await client.post("/v1/recipes/r:batch-recommend", {"requests": bodies})
         for body, (_, scores), together in zip(bodies, asked, batch.json["results"], strict=True):

@@ -72,16 +72,15 @@ def model_of(name: str) -> Model:
 
 @cache
 def model_of_recencies(name: str) -> Model:
-    """Return a model with an embedder of the recency LEARNED and other parts of the recency OTHER.
+    """Return a blend with an embedder of the recency LEARNED.
 
-    The embedder is a part of the blend, or a cold-start model beside a blend of two others.
+    The embedder is a part of the blend, or a cold-start model beside a blend of two others, of the recency OTHER.
     """
     plain = model_of(name)
-    known = plain.history
-    history = History(known.offsets, known.columns, recency_by_part=True)
+    known, is_beside = plain.history, plain.cold is not None
+    history = History(known.offsets, known.columns, recency=OTHER if is_beside else LEARNED, recency_beside=is_beside)
     factors, sums = (plain.scorer.factors, plain.scorer.sums) if isinstance(plain.scorer, BlendScorer) else (None, ())
     scorer = BlendScorer.of(factors, sums, [0.5, 0.5], known)
-    scorer.recencies = (LEARNED, OTHER) if plain.cold is None else (OTHER, OTHER)
     scorer.measure(history)
     made = Model(
         user_ids=plain.user_ids,
@@ -129,12 +128,12 @@ def scores_by_features(model: Model, query: Query, recency: float = LEARNED) -> 
     part = embedder_scorer(model)
     if query.user >= 0 and not len(part.users):
         seeds = model.history.items(query.user)
-        positions = np.arange(len(seeds))[::-1] if model.history.recency_by_part else None
-        query = query._replace(user=-1, seeds=seeds, seed_positions=positions)
-    if query.seed_positions is not None:
-        weights = np.ones(len(query.seeds)) if query.seed_weights is None else query.seed_weights
-        weights = weights * np.exp(-recency * query.seed_positions)
-        query = query._replace(seed_weights=weights, seed_positions=None)
+        beside = (None, np.arange(len(seeds))[::-1]) if model.history.recency_beside else None
+        query = query._replace(user=-1, seeds=seeds, seeds_beside=beside)
+    if query.seeds_beside is not None:
+        values, positions = query.seeds_beside
+        weights = (1.0 if values is None else values) * np.exp(-recency * positions)
+        query = query._replace(seed_weights=weights, seeds_beside=None)
     user = part.users[query.user].astype(float) if query.user >= 0 else part.embed_cold([query])[0]
     known = part.index.vectors(np.arange(N_ITEMS, dtype=np.int32))
     return np.concatenate([known, new_items(None).vectors]) @ user
@@ -410,14 +409,13 @@ def test_a_new_item_is_explained_by_its_own_score() -> None:
                 assert abs(sum(share for _, share in because.reasons) + because.rest - 1) < NEAR
 
 
-@pytest.mark.parametrize("name", ["aware blend", "blend"])
-def test_the_embedder_weighs_histories_by_its_own_recency(name: str) -> None:
+def test_the_embedder_weighs_histories_by_its_own_recency() -> None:
     """The recency of other parts would reverse the order of new items for some of these users.
 
     The users are strangers with a history, histories behind a training user's, and such histories for an embedder
     without training users.
     """
-    model = model_of_recencies(name)
+    model = model_of_recencies("blend")
     by_vector = np.argsort(embedder_scorer(model).index.vectors(np.arange(N_ITEMS, dtype=np.int32))[:, 0])
     history = [Interaction(f"i{item}") for item in (*by_vector[-3:], by_vector[0])]
     users = ["nobody", *(f"u{user}" for user in range(0, 12, 2))]
@@ -427,18 +425,18 @@ def test_the_embedder_weighs_histories_by_its_own_recency(name: str) -> None:
     turned: dict[str | None, int] = {}
     for prepared in check(model, asked):
         query = prepared.query
-        if query.seed_positions is not None or (query.user >= 0 and not len(embedder_scorer(model).users)):
+        if query.seeds_beside is not None or (query.user >= 0 and not len(embedder_scorer(model).users)):
             signs = [np.sign(scores_by_features(model, query, recency)) for recency in (LEARNED, OTHER)]
             turned[prepared.profile] = turned.get(prepared.profile, 0) + bool((signs[0] == -signs[1]).all())
         elif prepared.profile == "history":  # answered by the learning part itself, which has weighed it already
             assert query.seed_weights is not None
             np.testing.assert_allclose(query.seed_weights, np.exp(-LEARNED * np.arange(4)[::-1]))
-    assert turned.keys() == ({"history", "user+history"} if name == "aware blend" else {"user", "user+history"})
+    assert turned.keys() == {"user", "user+history"}
     assert all(turned.values()), turned
 
 
 @pytest.mark.parametrize("user", [None, "u5"])
-def test_dislikes_count_alike_in_parts_that_weigh_histories_differently(user: str | None) -> None:
+def test_recency_does_not_decay_dislikes_in_a_blend(user: str | None) -> None:
     """Recency decays the history but not the dislikes, which are current."""
     model = model_of_recencies("aware blend")
     scorer: Any = model.scorer
@@ -452,18 +450,12 @@ def test_dislikes_count_alike_in_parts_that_weigh_histories_differently(user: st
     ).query
     dislikes = np.zeros(N_ITEMS)
     dislikes[[5, 30]] = 1.5, 3.0
-
-    def weighed(recency: float) -> NDArray[np.float64]:
-        row = np.zeros(N_ITEMS)
-        assert query.seed_positions is not None
-        row[query.seeds] = np.exp(-recency * query.seed_positions)
-        return row
-
+    row = np.zeros(N_ITEMS)
+    row[query.seeds] = query.seed_weights
     v, solver = scorer.factors.index.vectors(np.arange(N_ITEMS, dtype=np.int32)), scorer.factors.least_squares
-    row = weighed(LEARNED)
     left = (v.T * (solver.alpha0 + row + dislikes)) @ v
     left += solver.regularization(np.count_nonzero(row), N_ITEMS) * np.eye(v.shape[1])
-    values = weighed(OTHER) - dislikes
+    values = row - dislikes
     columns = np.flatnonzero(values).astype(np.int32)
     parts = v @ np.linalg.solve(left, v.T @ row), scorer.sums[0].totals(columns, values[columns])
     expected = sum(w * part / part.std() for w, part in zip(scorer.weights, parts, strict=True))

@@ -62,9 +62,6 @@ def test_a_history_in_order_counts_its_items_by_their_age() -> None:
     )
     np.testing.assert_allclose(History(offsets, columns, values).weigh(1), [1, 3])
     assert History(offsets, columns).weigh(0) is None
-    by_part = History(offsets, columns, values, ties=ties, recency_by_part=True)
-    np.testing.assert_allclose(by_part.weigh(0, 0.5), np.exp([-0.5, -0.5, 0.0]) * [2, 1, 1])
-    np.testing.assert_allclose(by_part.weigh(0, 0.0), [2, 1, 1])
 
 
 def test_unused_attributes_are_not_stored() -> None:

@@ -28,19 +28,13 @@ pytestmark = pytest.mark.anyio
 RECENCY = 0.5
 FROM_HISTORIES = ("IALS", "SVD", "neighbours", "dense_weights", "blend")
 """The families whose scores follow from a history."""
-BY_PART = "blend by part"
-ORDERED = (*FROM_HISTORIES, BY_PART)
 
 
 def in_order(name: str) -> Model:
     """Return a model of this family that weighs histories by recency, oldest item first."""
-    model = family("blend" if name == BY_PART else name)
+    model = family(name)
     known = model.history
-    if name == BY_PART:
-        model.history = History(known.offsets, known.columns, known.weights, recency_by_part=True)
-        model.scorer.recencies = (RECENCY, 0.1)  # type: ignore[attr-defined]
-    else:
-        model.history = History(known.offsets, known.columns, known.weights, recency=RECENCY)
+    model.history = History(known.offsets, known.columns, known.weights, recency=RECENCY)
     model.ready()
     if model.kind == "blend":
         model.scorer.measure(model.history)  # type: ignore[attr-defined]
@@ -63,7 +57,7 @@ async def shown(client: Client, **body: Any) -> list[tuple[str, float]]:
     return [(item["item_id"], item["score"]) for item in answer.json["items"]]
 
 
-@pytest.mark.parametrize("name", ORDERED)
+@pytest.mark.parametrize("name", FROM_HISTORIES)
 async def test_the_last_item_counts_most(name: str) -> None:
     """A repeated item counts at its last position. Batches and explained requests give the same result."""
     model = in_order(name)
@@ -118,7 +112,7 @@ async def test_seen_items_are_returned_by_a_model_trained_with_repeats() -> None
                 assert ({item["item_id"] for item in result["items"]} & seen) == (seen if wanted else set())
 
 
-@pytest.mark.parametrize("name", ["neighbours", "IALS", BY_PART])
+@pytest.mark.parametrize("name", ["neighbours", "IALS", "blend"])
 async def test_the_application_gives_the_scores_of_the_model(name: str) -> None:
     """The scores of the answer and of the model are equal to the last digit."""
     model = in_order(name)
@@ -136,8 +130,9 @@ async def test_the_application_gives_the_scores_of_the_model(name: str) -> None:
 
 async def test_the_cold_start_model_beside_a_blend_has_its_own_recency() -> None:
     """The cold-start model answers a history alone. The blend answers a history of a known user."""
-    model, other = in_order(BY_PART), family("IALS").scorer
+    model, other = in_order("blend"), family("IALS").scorer
     assert isinstance(other, IALSScorer)
+    model.history.recency_beside = True
     model.cold, model.cold_recency = ColdStartScorer.of(other), 0.7
     model.ready()
     items = model.item_ids.all()

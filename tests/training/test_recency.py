@@ -20,7 +20,7 @@ from svc.model.load_model import check_sizes
 from svc.model.model import Model
 from svc.model.ranking.query import Interaction, Restriction
 from svc.training.fitting.trial import TrialRecord
-from svc.training.judging.incumbent import feature_trial_of, trial_of
+from svc.training.judging.incumbent import feature_trial_of
 from svc.training.judging.recency import VALUES
 from tests.training.runs import BY_SCORE, Log, Make, features_of, header, opened, payload, run
 
@@ -122,50 +122,6 @@ def scores(model: Model, **asked: Any) -> Vector:
 
 def agree(found: Vector, expected: Vector) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-5 * np.abs(expected).max())
-
-
-@pytest.mark.usefixtures("without_drawing")
-def test_each_part_of_a_blend_has_its_own_recency(
-    make_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each applies to known users, histories, and both together.
-
-    The header has each recency. The contributions of an explanation add up.
-    """
-    own = {"IALSRecommender": 1.5, "RP3betaRecommender": 0.0, "DenseSLIMRecommender": 0.2}
-    monkeypatch.setattr(BY_SCORE, blend_first)
-    monkeypatch.setattr(
-        "svc.training.search.blend_search._BlendTrainer._candidates",
-        lambda parts: [tuple(own[trial.algorithm] for trial in parts._trials)],
-    )
-    monkeypatch.setattr("svc.training.search.blend_search.WeightSearch.best", lambda _: (4, 3, 3))
-    events = write_events(tmp_path / "events.csv", weighted=True, ties=True)
-    blocks = recipe_blocks(["IALS", "RP3beta", "DenseSLIM", "Blend"], weighted=True)
-    result = run(make_recipe(ratings=tmp_path / "events.csv", **blocks), report=tmp_path / "page.html")
-    model, head = opened(result)
-    assert head["recency"] == 1.5
-    assert {part["class"]: part.get("recency", 0.0) for part in head["parts"]} == own
-    assert {part.algorithm: part.recency for part in trial_of(head).parts} == own
-    assert head["evaluation"]["recency"]["by_part"]["score"] == pytest.approx(head["best_score"])
-    asked = [("i3", 1.0), ("i9", 2.0), ("i3", 1.0), ("i17", 1.0)]
-    parts = list(zip([model.scorer.factors, *model.scorer.sums], model.scorer.weights, strict=True))
-    for known, more in ((events["u0"], []), ([], asked), (events["u7"], asked)):
-        user = None if not known else "u0" if known is events["u0"] else "u7"
-        expected = np.zeros(model.n_items)
-        for (part, weight), recency in zip(parts, model.scorer.recencies, strict=True):
-            one = brute_force(model, part, row_of(model, counted(known, more, recency)))
-            expected += weight * one / one.std()
-        history = [Interaction(item, weight) for item, weight in more]
-        agree(scores(model, user_id=user, history=history), expected)
-        query = model.prepare_recommend(
-            user_id=user, user_features=None, limit=5, history=history, restriction=Restriction(explain=20)
-        ).query
-        for because in model.rank([query])[0].because:
-            assert abs(sum(share for _, share in because.reasons) + because.rest - 1) < 1e-9
-    again = codec.decode(memoryview(payload(result.artifact)))
-    again.history.recency_by_part = False
-    with pytest.raises(PayloadInvalid, match="disagree on whether each part has its own recency"):
-        check_sizes(again)
 
 
 class Served(NamedTuple):

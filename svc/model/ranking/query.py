@@ -7,9 +7,7 @@ whether the model's histories are ordered, and on recency (see `svc.model.histor
   repeated items.
 - If they are ordered, the history of a request keeps its order until `profile_of` or `joined_profile` weighs it by
   recency, alone or after the history of a training user.
-- If each part of a blend has a recency of its own, the profile is not weighed, but keeps the position of each item, and
-  each part weighs it. For a cold-start part with a recency of its own, the profile also has the weights before recency
-  and the positions.
+- For a cold-start part with a recency of its own, the profile also has the weights before recency and the positions.
 """
 
 from __future__ import annotations
@@ -68,8 +66,7 @@ class Query(NamedTuple):
     | `seeds`, `seed_features` | item columns, (s,) int32, and features of unseen items: the history of an unseen user |
     | `user_features` | an encoded vector, (user dim,) float64: a cold start, or a prior beside seeds |
     | `seed_weights` | values of `seeds`, (s,) float64; None: all are 1 |
-    | `seed_positions` | positions of `seeds`, (s,), if each part weighs them by its own recency (`at_recency`) |
-    | `seeds_beside` | values and positions of `seeds`, if the cold-start part weighs them by its own recency |
+    | `seeds_beside` | values and positions of `seeds`, if the cold-start part has its own recency (`at_recency`) |
     | `exclude` | item columns that must not be recommended, (e,) int32 |
     | `include_seen` | whether the seeds and the history of `user` may be recommended |
     | `allowed` | the only items to rank |
@@ -100,7 +97,6 @@ class Query(NamedTuple):
     explain: int = 0
     offset: int = 0
     unordered: bool = False
-    seed_positions: NDArray[np.intp] | None = None
     seeds_beside: Unweighed | None = None
     new: NewCandidates | None = None
     audience: Audience | None = None
@@ -122,33 +118,28 @@ class Query(NamedTuple):
         return np.concatenate([self.seeds, self.dislikes]), np.concatenate([weights, -self.dislike_weights])
 
     def at_recency(self, recency: float) -> Query:
-        """Return the query with its seeds weighed by `recency`, the recency of the part that answers it.
+        """Return the query with its seeds weighed by `recency`, the recency of the cold-start part.
 
-        A query whose seeds are already weighed is returned unchanged.
+        Return the query unchanged if this part has the recency of the model.
         """
-        values, positions = self.seeds_beside or (self.seed_weights, self.seed_positions)
-        if positions is None:
+        if self.seeds_beside is None:
             return self
-        return self._replace(
-            seed_weights=decay_weights(values, positions, recency), seed_positions=None, seeds_beside=None
-        )
+        return self._replace(seed_weights=decay_weights(*self.seeds_beside, recency), seeds_beside=None)
 
     def of_profile(self, profile: Seeds) -> Query:
         """Return the query with `profile` as its seeds."""
-        columns, weights, positions, beside = profile
-        return self._replace(seeds=columns, seed_weights=weights, seed_positions=positions, seeds_beside=beside)
+        columns, weights, beside = profile
+        return self._replace(seeds=columns, seed_weights=weights, seeds_beside=beside)
 
 
 class Seeds(NamedTuple):
     """The profile of a history: distinct item columns, (s,), and their weights, (s,). None: all are 1.
 
-    `positions`, (s,), are set if each part of a blend weighs the items by its own recency. `beside` is set if the
-    cold-start part does.
+    `beside` is set if the cold-start part weighs the items by a recency of its own.
     """
 
     columns: NDArray[np.int32]
     weights: NDArray[np.float64] | None
-    positions: NDArray[np.intp] | None = None
     beside: Unweighed | None = None
 
 
@@ -296,7 +287,5 @@ def _in_order(
     columns: NDArray[np.int32], weights: NDArray[np.float64] | None, times: NDArray[np.intp], history: History
 ) -> Seeds:
     by_time = order_history(columns, weights, times)
-    if history.recency_by_part:
-        return Seeds(*by_time)
     beside = (by_time.weights, by_time.positions) if history.recency_beside else None
     return Seeds(by_time.columns, decay_weights(by_time.weights, by_time.positions, history.recency), beside=beside)

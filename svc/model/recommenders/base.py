@@ -125,15 +125,11 @@ def cosines(vectors: NDArray[Any]) -> Callable[[int], NDArray[np.float64]]:
     return lambda row: np.vecdot(vectors, vectors[row]) * (scales * scales[row])
 
 
-def profile(query: Query, history: History, recency: float | None = None) -> Profile:
-    """Return the items of the query's history and their weights, dislikes last.
-
-    `recency` is the recency of a part of a blend. None: the recency of the model.
-    """
+def profile(query: Query, history: History) -> Profile:
+    """Return the items of the query's history and their weights, dislikes last."""
     if query.user < 0:
-        own = query if recency is None else query.at_recency(recency)
-        return own.concatenate_signed()
-    return history.items(query.user), history.weigh(query.user, recency)
+        return query.concatenate_signed()
+    return history.items(query.user), history.weigh(query.user)
 
 
 def rank_in_groups(
@@ -160,8 +156,7 @@ class ItemWeightScorer(Scorer):
         return [self._rank(query, history) for query in queries]
 
     def scores_of_users(self, history: History) -> Callable[[int], UserScores]:
-        (blocks,) = HistoryBlocks.of(history, self.n_items)
-        return partial(self._scores_of_column, blocks)
+        return partial(self._scores_of_column, HistoryBlocks.of(history, self.n_items))
 
     def _scores_of_column(self, blocks: HistoryBlocks, column: int) -> UserScores:
         return UserScores(blocks.sums(self.weights_towards(column)))

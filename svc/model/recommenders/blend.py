@@ -15,7 +15,7 @@ from svc.model.explain import Contributions
 from svc.model.history import History
 from svc.model.ranking.query import Query, Ranking
 from svc.model.recommenders import users
-from svc.model.recommenders.base import Profile, Scorer, Side, best_items, profile, rank_in_groups
+from svc.model.recommenders.base import Scorer, Side, best_items, profile, rank_in_groups
 from svc.model.recommenders.dense_weights import DenseWeightsScorer
 from svc.model.recommenders.factors import IALSScorer, SVDScorer, wanted_of
 from svc.model.recommenders.neighbours import NeighbourScorer
@@ -41,8 +41,6 @@ class BlendScorer(Scorer):
     the covariance of the item vectors, and from the scores of the item-weight parts. A user described by features is
     scored by the factor part alone, because the other parts do not read features.
 
-    `recencies`, in the order of `weights`, are set if each part weighs histories by its own recency. Otherwise all
-    parts weigh histories by the recency of `History`.
     """
 
     kind: ClassVar[str] = "blend"
@@ -54,7 +52,6 @@ class BlendScorer(Scorer):
     weights: tuple[float, ...]
     deviations: Values
     popularity: PopularPart | None = None
-    recencies: tuple[float, ...] = ()
     _popular: Values | None = field(init=False)
     _covariance: Values = field(init=False)
 
@@ -115,7 +112,7 @@ class BlendScorer(Scorer):
         def rank(is_described: bool, some: Sequence[Query]) -> list[Ranking]:
             # One call for all queries: a batch of 64 takes 0.59 instead of 3.8 ms a query with 680 components.
             if is_described:
-                return factors.rank([self._of_part(query, 0) for query in some], history)
+                return factors.rank(some, history)
             return self._rank(some, history)
 
         return rank_in_groups(queries, lambda query: query.is_described, rank)
@@ -130,14 +127,14 @@ class BlendScorer(Scorer):
         so removing the strongest reason may even raise a score.
         """
         if self.factors is not None and query.is_described:
-            return self.factors.contributions(self._of_part(query, 0), history, items)
+            return self.factors.contributions(query, history, items)
         rows, _ = profile(query, history)
         addends = np.zeros((len(items), len(rows)))
         deviations = self._deviations_of(query, history) if query.user < 0 else self.deviations[:, query.user].tolist()
         parts: list[FactorPart | SumPart] = [*(() if self.factors is None else (self.factors,)), *self.sums]
-        for number, (part, weight, deviation) in enumerate(zip(parts, self.weights, deviations, strict=True)):
+        for part, weight, deviation in zip(parts, self.weights, deviations, strict=True):
             if deviation > 0:
-                own = part.contributions(self._of_part(query, number), history, items)
+                own = part.contributions(query, history, items)
                 n_own = len(own.columns)  # dislikes, which are last, add nothing by least squares
                 addends[:, :n_own] += own.of_columns * (weight / deviation)
         of_history = Contributions(rows, addends, n_disliked=len(query.dislikes))
@@ -153,22 +150,17 @@ class BlendScorer(Scorer):
         for part in self.sums:
             if isinstance(part, NeighbourScorer):
                 part.find_columns()
-        recencies = self.recencies[len(self.weights) - len(self.sums) :] or (None,) * len(self.sums)
-        blocks = HistoryBlocks.of(history, self.n_items, recencies)
         of_factors = None if self.factors is None else self.factors.scores_of_users(history)
-        return partial(self._scores_of_column, of_factors, blocks)
+        return partial(self._scores_of_column, of_factors, HistoryBlocks.of(history, self.n_items))
 
     def _scores_of_column(
-        self,
-        of_factors: Callable[[int], UserScores] | None,
-        blocks: Sequence[HistoryBlocks],
-        column: int,
+        self, of_factors: Callable[[int], UserScores] | None, blocks: HistoryBlocks, column: int
     ) -> UserScores:
         shares = self._shares()
         total = np.zeros(shares.shape[1])
         own_shares = shares[len(shares) - len(self.sums) :]
-        for share, part, histories in zip(own_shares, self.sums, blocks, strict=True):
-            own_sums = histories.sums(part.weights_towards(column))
+        for share, part in zip(own_shares, self.sums, strict=True):
+            own_sums = blocks.sums(part.weights_towards(column))
             total += np.multiply(own_sums, share, out=own_sums)
         if self.popularity is not None:
             total += self.popularity.addends[column]
@@ -243,25 +235,12 @@ class BlendScorer(Scorer):
         They are in the order of the factor index if the blend has a factor part, else in the order of columns.
         """
         positions = None if self.factors is None else self.factors.index.layout.positions
-        profiles = self._profiles(query, history)
-        return [part.totals(*own, positions) for part, own in zip(self.sums, profiles, strict=True)]
-
-    def _profiles(self, query: Query, history: History) -> list[Profile]:
-        """Return the profile of the query for each item-weight part."""
-        if not self.recencies:
-            return [profile(query, history)] * len(self.sums)
-        return [profile(query, history, recency) for recency in self.recencies[-len(self.sums) :]]
-
-    def _of_part(self, query: Query, number: int) -> Query:
-        """Return the query with its seeds weighed by the recency of a part. `number` is the part's index in `weights`.
-
-        Without `recencies` the query is returned unchanged.
-        """
-        return query.at_recency(self.recencies[number]) if self.recencies else query
+        items, weights = profile(query, history)
+        return [part.totals(items, weights, positions) for part in self.sums]
 
     def _vector(self, query: Query) -> Values:
         assert self.factors is not None, "there are vectors only where there are factors"
-        vector: Values = self.factors.vectors([self._of_part(query, 0)])[0]
+        vector: Values = self.factors.vectors([query])[0]
         return vector
 
     def _deviation_of(self, vector: Values) -> float:

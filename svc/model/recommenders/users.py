@@ -12,7 +12,7 @@ within the error is scored again exactly.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
@@ -105,12 +105,8 @@ class HistoryBlocks(NamedTuple):
     weights: Values | None
 
     @classmethod
-    def of(
-        cls, history: History, n_items: int, recencies: Sequence[float | None] = (None,)
-    ) -> tuple[HistoryBlocks, ...]:
-        """Return the blocks of `history` with weights for each recency. None: the recency of `history` itself."""
-        if not recencies:
-            return ()
+    def of(cls, history: History, n_items: int) -> HistoryBlocks:
+        """Return the blocks of `history` with its weights."""
         lengths = np.diff(history.offsets)
         users = np.argsort(-lengths, kind="stable")
         cells, firsts, start = [np.empty(0, dtype=np.intp)], [(0, 0)], 0
@@ -122,12 +118,9 @@ class HistoryBlocks(NamedTuple):
             firsts.append((firsts[-1][0] + len(cells[-1]), start))
         entries = np.concatenate(cells)
         columns = np.where(entries < 0, np.int32(n_items), history.columns[entries])
-        weights: dict[float | None, Values | None] = {}
-        for recency in set(recencies):
-            of_all = history.weigh_all(recency)
-            weights[recency] = None if of_all is None else of_all[entries]
-        by_item = ByColumn.of(columns, n_items + 1)
-        return tuple(cls(users, np.array(firsts), columns, by_item, weights[recency]) for recency in recencies)
+        of_all = history.weigh_all()
+        weights = None if of_all is None else of_all[entries]
+        return cls(users, np.array(firsts), columns, ByColumn.of(columns, n_items + 1), weights)
 
     def sums(self, weights: NDArray[np.float32]) -> Values:
         """Return Σ value · weights[item] over the history of each user, (n_users,), added in the history's order.

@@ -28,7 +28,7 @@ from svc.model.recommenders.factor_index import FactorIndex
 from svc.model.recommenders.factors import BPRScorer, IALSScorer, SVDScorer
 from svc.model.recommenders.neighbours import NeighbourScorer
 from svc.model.recommenders.popularity import PopularityScorer, PopularPart, by_count
-from svc.recipe.algorithms import FACTORS, TOP_POP, TRANSITIONS
+from svc.recipe.algorithms import FACTORS, TRANSITIONS
 from svc.training.data.user_sample import solve_users
 from svc.training.data.weights import in_order, weigh_rows
 from svc.training.fitting.trial import TrialRecord
@@ -75,7 +75,7 @@ def to_history(
     *,
     with_values: bool,
     positions: Any = None,
-    recency: float | None = 0.0,
+    recency: float = 0.0,
     beside: bool = False,
 ) -> History:
     """Return the rows of `X`, (users, items), as histories for a model.
@@ -84,7 +84,6 @@ def to_history(
     - `positions` has the position of each entry of `X` in its history (see `positions_of`). If given, items are ordered
       oldest first. Otherwise they are in the order of columns, and `recency` and `beside` are ignored.
     - `recency` is the rate by which a model with these histories weighs earlier items less (see `svc.model.history`).
-      It is None if the parts of a blend have different recencies.
     - `beside` is True if the scorer for users outside the training data has another recency than the main scorer.
     """
     matrix, ties = X.tocsr(copy=True), None
@@ -101,9 +100,8 @@ def to_history(
         return history
     return replace(
         history,
-        recency=recency or 0.0,
+        recency=recency,
         ties=ties if ties.any() else None,
-        recency_by_part=recency is None,
         keeps_order=recency == 0.0,
         recency_beside=beside,
     )
@@ -184,29 +182,21 @@ def fold_in_users(
       given, histories are weighted by recency.
     - `features`, (users, F), are the encoded features of the users.
 
-    A scorer without user vectors stays as it is. For a blend, also set the recencies of its parts, and measure the
-    deviation of each part's scores for each of these users.
+    A scorer without user vectors stays as it is. For a blend, also measure the deviation of each part's scores for each
+    of these users.
 
     Raise TrainingError if vectors cannot be solved for (see `solve_users`).
     """
-    recency = factors_first(trial.parts or (trial,))[0].recency
+    recency = trial.recency
     histories = weigh_rows(matrix, positions, recency) if recency and positions is not None else matrix
     solve_users(scorer.factors if isinstance(scorer, BlendScorer) else scorer, histories, features, rows)
     if isinstance(scorer, BlendScorer):
-        by_part = tuple(own.recency for own in factors_first(trial.parts) if own.algorithm != TOP_POP)
-        scorer.recencies = by_part if trial.recency_by_part else ()
-        recency_of_all = recency_of_histories(trial)
-        scorer.measure(to_history(matrix, with_values=True, positions=positions, recency=recency_of_all), rows)
+        scorer.measure(to_history(matrix, with_values=True, positions=positions, recency=recency), rows)
 
 
 def factors_first(parts: Sequence[TrialRecord]) -> list[TrialRecord]:
     """Return the parts of a blend in the order of `BlendScorer`, where the factor model comes first."""
     return sorted(parts, key=lambda trial: trial.algorithm not in FACTORS)
-
-
-def recency_of_histories(trial: TrialRecord) -> float | None:
-    """Return the recency that weights all histories, or None if the parts of a blend have different recencies."""
-    return None if trial.recency_by_part else trial.recency
 
 
 def finite_float32(values: Any, name: str) -> NDArray[np.float32]:
@@ -319,7 +309,7 @@ def assemble(
     hidden_new_ids: Sequence[str] = (),
     keep_values: bool = False,
     positions: Any = None,
-    recency: float | None = 0.0,
+    recency: float = 0.0,
     repeats: bool = False,
     popularity: NDArray[np.float64] | None = None,
     ranker: PageRanker | None = None,
@@ -329,7 +319,7 @@ def assemble(
     - `X`, (n_users, n_items) CSR, is the training matrix, with its items in the order of `scorer`. `keep_values` keeps
       its values even if the scorer does not read them, for requests that add to a history.
     - `positions` has the position of each entry of `X` in its history. If given, histories keep their order.
-    - `recency` is the recency of `scorer`. It is None if the parts of a blend have different recencies.
+    - `recency` is the recency of `scorer`.
     - `cold` answers the queries for users outside the training data instead of `scorer`, by features or seeds.
       `cold_recency` is its recency.
     - `features` are the feature encoders. They are kept only if the scorer that answers these queries reads features.
@@ -353,7 +343,7 @@ def assemble(
             with_values=scorer.reads_values or keep_values,
             positions=positions,
             recency=recency,
-            beside=is_beside and recency is not None,
+            beside=is_beside,
         ),
         scorer=scorer,
         features=features if reads_features else None,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from svc.recipe.algorithms import TOP_POP
 from svc.training.fitting.algorithms.registry import Params
 
 FEATURES_AND_SEEDS = "features and seeds"
@@ -18,9 +17,9 @@ class TrialRecord:
     - `state` is "complete", "pruned" or "failed". `score` is None unless the trial is complete and was evaluated.
     - `epochs` is the best number of epochs, or None for an algorithm that does not train in epochs.
     - `seconds` is the time of training and evaluation.
-    - `parts` are the trials of a blend's parts, in the order of its weights, each with its recency in the blend.
+    - `parts` are the trials of a blend's parts, in the order of its weights.
     - `recency` says how much less each item of a history counts than the next later one. It was fixed by the recipe, or
-      chosen on the validation users. For a blend, it is the highest of its parts.
+      chosen on the validation users. All parts of a blend have its recency.
     - `rank_ms` is the measured time of a single ranking by its model in milliseconds, or None if it was not measured.
     - `too_slow` is True if `rank_ms` exceeds the recipe's limit. Such a trial counts as pruned.
     """
@@ -46,12 +45,3 @@ class TrialRecord:
     @property
     def is_complete(self) -> bool:
         return self.state == "complete"
-
-    @property
-    def recency_by_part(self) -> bool:
-        """Return whether the parts of a blend have different recencies. Popularity has none, so it is ignored."""
-        return len({part.recency for part in self.parts if part.algorithm != TOP_POP}) > 1
-
-    def at_recency(self, recency: float) -> TrialRecord:
-        """Return this trial with `recency` for the model and all of its parts."""
-        return replace(self, recency=recency, parts=tuple(replace(part, recency=recency) for part in self.parts))

@@ -8,7 +8,7 @@ evaluation. Diversity is measured on a sample of users, so that a value takes le
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -144,23 +144,18 @@ def _at_cutoffs(evaluator: Evaluator, ranker: ServedRanker) -> dict[str, Any]:
 def _by_recency(task: Task, winner: TrialRecord, trained: Scorer) -> dict[str, Any]:
     """Return the winner's score at each recency of its search, on the sample of validation users.
 
-    Return nothing if there are fewer than two values to try. If the parts of a blend have different recencies, each
-    value is tried for all parts together. The score with the different recencies is then added as `by_part`.
+    Return nothing if there are fewer than two values to try.
     """
     holdout, order = task.holdout, task.holdout.order
     values = () if order is None else order.values(winner.algorithm)
     if len(values) < 2:
         return {}
     sample = holdout.evaluators.sample
-    tried = [winner.at_recency(value) for value in values] + [winner] * winner.recency_by_part
-    rankers = [holdout.ranker_of(trained, trial, sample) for trial in tried]
+    rankers = [holdout.ranker_of(trained, replace(winner, recency=value), sample) for value in values]
     scores = np.stack([sample.by_user(sample.rankings(ranker), holdout.metric) for ranker in rankers], axis=1)
     spans = intervals(scores, seed=task.loaded.recipe.training.split.seed)
     rows = [
         {"recency": value, "score": round(float(mean), _DIGITS), "interval": [round(end, _DIGITS) for end in span]}
-        for value, mean, span in zip([trial.recency for trial in tried], scores.mean(axis=0), spans, strict=True)
+        for value, mean, span in zip(values, scores.mean(axis=0), spans, strict=True)
     ]
-    by_recency = {"n_users": len(scores), "values": rows[: len(values)]}
-    if winner.recency_by_part:
-        by_recency["by_part"] = {name: rows[-1][name] for name in ("score", "interval")}
-    return {"recency": by_recency}
+    return {"recency": {"n_users": len(scores), "values": rows}}

@@ -129,13 +129,7 @@ def trial_of(header: Mapping[str, Any]) -> TrialRecord:
             return replace(_record(name, params), recency=recency)
         parts = [part for part in header["parts"] if "weight" in part]
         params["weights"] = {part["class"]: part["weight"] for part in parts}
-        trials = tuple(
-            replace(
-                _record(part["class"], dict(part["params"])),
-                recency=float(part.get("recency", 0.0)) if _is_by_part(header) else recency,
-            )
-            for part in parts
-        )
+        trials = tuple(replace(_record(part["class"], dict(part["params"])), recency=recency) for part in parts)
     except (KeyError, TypeError, ValueError):
         raise Unfit("its header does not tell its class and parameters") from None
     return replace(_record(name, params), parts=trials, recency=recency)
@@ -145,17 +139,9 @@ def feature_trial_of(header: Mapping[str, Any]) -> TrialRecord | None:
     """Return the trial of the part that answers only queries with features and seeds, or None without such a part."""
     for part in header.get("parts") or ():
         if part.get("class") == FEATURE_AWARE and "weight" not in part and part["answers"] == FEATURES_AND_SEEDS:
-            recency = float(part.get("recency", 0.0 if _is_by_part(header) else header.get("recency", 0.0)))
+            recency = float(part.get("recency", header.get("recency", 0.0)))
             return replace(_record(FEATURE_AWARE, dict(part["params"])), score=part.get("score"), recency=recency)
     return None
-
-
-def _is_by_part(header: Mapping[str, Any]) -> bool:
-    """Return whether the parts of a blend have recencies of their own instead of that of the model.
-
-    A part without a recency in such a header has recency 0.
-    """
-    return any("recency" in part and "weight" in part for part in header.get("parts") or ())
 
 
 def _record(name: str, params: dict[str, Any]) -> TrialRecord:

@@ -31,7 +31,7 @@ from svc.model.recommenders.factors import ColdStartScorer, IALSScorer
 from svc.recipe import serving_schema
 from svc.recipe.algorithms import FEATURE_AWARE
 from svc.training.fitting.algorithms.registry import ALGORITHMS
-from svc.training.fitting.export import assemble, fold_in_users, recency_of_histories
+from svc.training.fitting.export import assemble, fold_in_users
 from svc.training.fitting.train import train_trial
 from svc.training.fitting.trial import TrialRecord
 from svc.training.judging.coldstart import (
@@ -190,7 +190,7 @@ def _fold(
         hidden_new_ids=new_ids,
         keep_values=True,
         positions=positions,
-        recency=recency_of_histories(best),
+        recency=best.recency,
         repeats=recipe.training.repeats,
     )
     embedder = FeatureEmbedder.of(model.cold or model.scorer, model.history, model.cold_recency)

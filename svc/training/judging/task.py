@@ -22,7 +22,7 @@ from svc.training.data.fetch import TrainingData
 from svc.training.data.split import SplitMatrices, order_items, smallest_working_ratio, split
 from svc.training.data.weights import HALF_LIFE, decay_matrix, positions_of
 from svc.training.fitting.algorithms.registry import Params
-from svc.training.fitting.export import fold_in_users, recency_of_histories, to_history
+from svc.training.fitting.export import fold_in_users, to_history
 from svc.training.fitting.train import Builder, Matrices, train_trial
 from svc.training.fitting.trial import TrialRecord
 from svc.training.judging.evaluator import Evaluator, Evaluators
@@ -73,7 +73,7 @@ class Holdout:
 
         `trained` is the trained scorer of `trial`. It is copied, because its user vectors are solved for again.
         """
-        matrix, recency = self.decay_matrix(trial.params), recency_of_histories(trial)
+        matrix, recency = self.decay_matrix(trial.params), trial.recency
         positions = None if recency == 0.0 or self.order is None else self.order.positions
         rows = np.arange(self.evaluators.full.offset, matrix.shape[0])
         if judged is not None:

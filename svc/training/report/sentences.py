@@ -192,21 +192,8 @@ def tried_values(header: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     return scores
 
 
-def recency_by_part(header: Mapping[str, Any]) -> dict[str, float]:
-    """Return the recency of each part of a blend except popularity, or nothing if the parts share one recency."""
-    parts = [part for part in header.get("parts", ()) if "weight" in part and part["class"] != TOP_POP]
-    is_by_part = any("recency" in part for part in parts)
-    return {short_name(str(part["class"])): float(part.get("recency", 0.0)) for part in parts if is_by_part}
-
-
 def _effect(header: Mapping[str, Any]) -> str:
-    recency, parts = header.get("recency"), recency_by_part(header)
-    if parts:
-        own = ", ".join(f"{name} {value:g}" for name, value in parts.items())
-        return (
-            "The items of a history count less the earlier they came, by a recency of its own for each part of the"
-            f" blend: {own}."
-        )
+    recency = header.get("recency")
     if not recency:
         return "Each item of a history counts as much as any other."
     return (

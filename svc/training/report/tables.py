@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from svc.recipe.algorithms import short_name
 from svc.training.fitting.trial import TrialRecord
 from svc.training.judging.metrics import PER_USER
-from svc.training.report.sentences import plain_name, span
+from svc.training.report.sentences import plain_name, span, tried_values
 
 Header = Mapping[str, Any]
 
@@ -213,18 +213,11 @@ def _date(measured: Mapping[str, Any]) -> str:
 def recency_rows(header: Mapping[str, Any]) -> Iterator[Sequence[str]]:
     """Yield recency, score and interval of each of `tried_values`, with a mark at the chosen one.
 
-    For a blend, each value is tried for all parts at once. If its parts differ in recency, the last row has the score
-    with the values of the parts. There are no rows for a training without a report.
+    There are no rows for a training without a report.
     """
-    recency, tried = header.get("recency", 0.0), header["evaluation"].get("recency", {})
-    rows = [
-        (f"{row['recency']:g}{' (taken)' if row['recency'] == recency and 'by_part' not in tried else ''}", row)
-        for row in tried.get("values", ())
-    ]
-    if "by_part" in tried:
-        rows.append(("of each part (taken)", tried["by_part"]))
-    for label, row in rows:
-        yield label, f"{row['score']:.4f}", span(row["interval"])
+    for row in tried_values(header):
+        mark = " (taken)" if row["recency"] == header.get("recency", 0.0) else ""
+        yield f"{row['recency']:g}{mark}", f"{row['score']:.4f}", span(row["interval"])
 
 
 def comparison_rows(header: Mapping[str, Any]) -> Iterable[Sequence[object]]:

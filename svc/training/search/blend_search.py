@@ -7,9 +7,9 @@ users. The best blend becomes a trial of the search and is scored on all validat
 Popularity is an additional part. It is tried with several half-lives after the weights of the other parts are known,
 and kept if it raises the score on the sample. With popularity, one other algorithm suffices for a blend.
 
-If recency is searched, three blends are compared, each with its best weights: with the lowest recency for all parts,
-with one best recency for all parts, and with the recency of each part's trial. Of the blends that do not differ by more
-than chance from the best one, the blend with the lowest recency wins.
+If recency is searched, the best recency for all parts is found under the weights that are best at the lowest one. Two
+blends are compared, each with its best weights: with the lowest and with this recency. The lowest wins unless the other
+scores better by more than chance.
 """
 
 from __future__ import annotations
@@ -55,8 +55,6 @@ _COARSE = 2
 
 Weights = tuple[int, ...]
 """The weight of each part in tenths, with sum 10. Popularity comes last, as one part for each half-life."""
-Recencies = tuple[float, ...]
-"""One recency for each part except popularity."""
 
 
 def add_blend(task: SearchTask, result: SearchResult) -> SearchResult:
@@ -113,21 +111,8 @@ def add_blend(task: SearchTask, result: SearchResult) -> SearchResult:
     return replace(result, trained=next(iter(kept), None), evaluation=evaluation if is_best else None)
 
 
-class _ScoredBlend(NamedTuple):
-    """A blend with the recency and weight of each part, and its score for each user of the sample, (users,)."""
-
-    recencies: Recencies
-    weights: Weights
-    by_user: NDArray[np.float64]
-
-    @property
-    def order(self) -> float:
-        """Return the sum of the parts' recencies, each times its weight in tenths, to compare blends by recency."""
-        return sum(weight * recency for weight, recency in zip(self.weights, self.recencies, strict=False))
-
-
 class _BlendTrainer:
-    """Finds the best weights and recencies for given parts.
+    """Finds the best weights and recency for given parts.
 
     `trials` are the parts: trials of different algorithms, then popularity once for each half-life. `trained` has the
     trained model of each.
@@ -149,22 +134,21 @@ class _BlendTrainer:
             if trial.algorithm != TOP_POP
         ]
         self._popular = [self._objective.quick_scores(part, {}).at(0.0) for part in trained[len(self._histories) :]]
-        self._searches: dict[Recencies, WeightSearch] = {}
 
     def best(self, number: int, shared: Params) -> TrialRecord:
         """Return the blend that wins on the sample as a trial with this `number`, not yet scored on all users.
 
-        It has the lowest recency of the best blend and of those that are worse only by chance. `shared` are the
-        parameters that its parts have in common.
+        `shared` are the parameters that its parts have in common.
         """
-        tried = sorted(map(self._score_blend, self._candidates()), key=lambda blend: blend.order)
-        best = max(tried, key=lambda blend: float(blend.by_user.mean()))
-        chosen = next(
-            blend
-            for blend in tried
-            if blend is best or not is_gain(best.by_user, blend.by_user, comparisons=len(tried) - 1)
-        )
-        return self._record(chosen, number, shared)
+        lowest = self._values[0] if self._values else 0.0
+        weights, by_user = self._best_weights(lowest)
+        search = RecencySearch(self._values, lambda recency: self._ranker(recency, weights))
+        recency = choose(search, self._holdout.evaluators).recency if len(self._values) > 1 else lowest
+        if recency != lowest:
+            others, scores = self._best_weights(recency)
+            if is_gain(scores, by_user):
+                return self._record(recency, others, number, shared)
+        return self._record(lowest, weights, number, shared)
 
     def models_of(self, trial: TrialRecord) -> list[ServedScorer]:
         """Return the trained models of the parts of `trial`, a blend, or the model of `trial` if it is one of `trials`.
@@ -174,66 +158,29 @@ class _BlendTrainer:
         models = {_identity(part): trained for part, trained in zip(self._trials, self._trained, strict=True)}
         return [models[_identity(part)] for part in trial.parts or (trial,) if _identity(part) in models]
 
-    def _candidates(self) -> list[Recencies]:
-        """Return the sets of recencies to try, each with one recency for each part.
+    def _best_weights(self, recency: float) -> tuple[Weights, NDArray[np.float64]]:
+        """Return the best weights of all parts at `recency`, and their score for each user of the sample, (users,)."""
+        search = WeightSearch(self._sample, self._scorers(recency), self._task, n_popular=len(self._popular))
+        weights = search.best()
+        return weights, search.by_user(weights)
 
-        They are the lowest recency for all parts, the best shared recency for all parts, and the recency of each part's
-        trial. If recency is not searched, there is only one set.
-        """
-        if len(self._values) < 2:
-            return [self._alike(*(self._values or (0.0,)))]
-        lowest, highest = self._values[0], self._values[-1]
-        own = tuple(min(max(trial.recency, lowest), highest) for trial in self._trials[: len(self._histories)])
-        return list(dict.fromkeys([self._alike(lowest), self._alike(self._best_shared(own)), own]))
-
-    def _alike(self, recency: float) -> Recencies:
-        return (recency,) * len(self._histories)
-
-    def _best_shared(self, own: Recencies) -> float:
-        """Return the best single recency for all parts, under the weights that are best at their `own` recencies."""
-        weights = self._weights(own)
-        search = RecencySearch(self._values, lambda recency: self._ranker(self._alike(recency), weights))
-        return choose(search, self._holdout.evaluators).recency
-
-    def _weights(self, recencies: Recencies) -> Weights:
-        """Return the best weights of all parts at `recencies`."""
-        if recencies not in self._searches:
-            search = WeightSearch(self._sample, self._scorers(recencies), self._task, n_popular=len(self._popular))
-            self._searches[recencies] = search
-        return self._searches[recencies].best()
-
-    def _score_blend(self, recencies: Recencies) -> _ScoredBlend:
-        weights = self._weights(recencies)
-        return _ScoredBlend(recencies, weights, self._searches[recencies].by_user(weights))
-
-    def _ranker(self, recencies: Recencies, weights: Weights) -> Ranker:
+    def _ranker(self, recency: float, weights: Weights) -> Ranker:
         """Return a ranker by the blended scores of the parts whose weight is above 0."""
-        scorers, positions = self._scorers(recencies), _with_weight(weights)
+        scorers, positions = self._scorers(recency), _with_weight(weights)
         shares = [weights[part] / _STEPS for part in positions]
         chosen = [scorers[part] for part in positions]
         return self._objective.quick_ranker(lambda rows: weighted_sum(standardize_scores(chosen, rows), shares))
 
-    def _scorers(self, recencies: Recencies) -> list[ScoresOfUsers]:
+    def _scorers(self, recency: float) -> list[ScoresOfUsers]:
         """Return the scorers of all parts."""
-        return [part.at(recency) for part, recency in zip(self._histories, recencies, strict=True)] + self._popular
+        return [part.at(recency) for part in self._histories] + self._popular
 
-    def _record(self, tried: _ScoredBlend, number: int, shared: Params) -> TrialRecord:
-        positions = _with_weight(tried.weights)
-        recencies = (*tried.recencies, *[0.0] * len(self._popular))
-        parts = tuple(replace(self._trials[position], recency=recencies[position]) for position in positions)
-        weights = {self._trials[position].algorithm: tried.weights[position] / _STEPS for position in positions}
-        return TrialRecord(
-            number,
-            BLEND,
-            {"weights": weights, **shared},
-            "complete",
-            None,
-            {},
-            None,
-            0.0,
-            parts,
-            max(part.recency for part in parts),
-        )
+    def _record(self, recency: float, tenths: Weights, number: int, shared: Params) -> TrialRecord:
+        positions = _with_weight(tenths)
+        parts = tuple(replace(self._trials[position], recency=recency) for position in positions)
+        weights = {self._trials[position].algorithm: tenths[position] / _STEPS for position in positions}
+        params = {"weights": weights, **shared}
+        return TrialRecord(number, BLEND, params, "complete", None, {}, None, 0.0, parts, recency)
 
 
 def _identity(trial: TrialRecord) -> tuple[int, str | None]:

@@ -55,19 +55,8 @@ def test_a_request_history_follows_the_known_history() -> None:
 def test_an_empty_history_is_an_empty_profile(recency: float) -> None:
     """An empty history gives a profile without items and weights."""
     history = History(OFFSETS, COLUMNS, recency=recency)
-    columns, weights, positions, _ = profile_of(settle_history(given([]), history), history)
-    assert (len(columns), weights, positions) == (0, None, None)
-
-
-def test_positions_are_kept_if_each_part_has_its_own_recency() -> None:
-    """Weights stay as given for each part to decay. Positions of a history alone also count from its end."""
-    history = History(OFFSETS, COLUMNS, ties=np.array([False, True, False]), recency_by_part=True)
-    columns, weights, positions, _ = joined_profile(history, 0, settle_history(given([9, 4]), history))
-    assert columns.tolist() == [0, 2, 9, 4]
-    assert weights.tolist() == [1, 1, 1, 2]  # type: ignore[union-attr]
-    assert positions.tolist() == [3, 2, 1, 0]  # type: ignore[union-attr]
-    columns, weights, positions, _ = profile_of(settle_history(given([5, 1, 5]), history), history)
-    assert (columns.tolist(), weights.tolist(), positions.tolist()) == ([1, 5], [1, 2], [1, 0])  # type: ignore[union-attr]
+    columns, weights, beside = profile_of(settle_history(given([]), history), history)
+    assert (len(columns), weights, beside) == (0, None, None)
 
 
 def test_a_profile_can_be_weighted_anew_for_another_recency() -> None:

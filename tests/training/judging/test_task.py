@@ -11,7 +11,7 @@ from scipy import sparse
 
 from svc.recipe.algorithms import BLEND, TAKES_RECENCY
 from svc.training.data.weights import positions_of
-from svc.training.fitting.export import assemble, fold_in_users, recency_of_histories
+from svc.training.fitting.export import assemble, fold_in_users
 from svc.training.fitting.train import Builder, Threads, train_trial
 from svc.training.fitting.trial import TrialRecord
 from svc.training.judging.evaluator import Evaluator, Evaluators
@@ -55,7 +55,6 @@ TRIALS = {
     **{f"{name} by recency": trial(name, 0.3) for name in PARAMS if name in TAKES_RECENCY},
     "blend": blend(*map(trial, FACTORS_AND_SUMS)),
     "blend by recency": blend(*(trial(name, 0.2) for name in FACTORS_AND_SUMS)),
-    "blend by recencies of its parts": blend(*map(trial, FACTORS_AND_SUMS, (0.2, 0.5, 0.0))),
     "blend without factors": blend(trial("CosineKNNRecommender"), trial("TransitionsRecommender", 0.4)),
 }
 
@@ -93,7 +92,7 @@ def test_the_evaluated_rankings_are_the_served_answers(name: str, repeats: bool)
         features=None,
         hidden=holdout.hidden,
         positions=positions,
-        recency=recency_of_histories(judged),
+        recency=judged.recency,
         repeats=repeats,
     )
     users = np.arange(OFFSET, N_USERS)
@@ -111,7 +110,7 @@ def test_one_model_is_ranked_at_several_recencies() -> None:
     trained = train_trial(BUILDER, own, holdout.train, {}, holdout.times)
     users, first = np.arange(OFFSET, N_USERS), holdout.ranker_of(trained, own)
     before = first(users, CUTOFF)
-    assert holdout.ranker_of(trained, own.at_recency(2.0))(users, CUTOFF) != before
+    assert holdout.ranker_of(trained, replace(own, recency=2.0))(users, CUTOFF) != before
     assert first(users, CUTOFF) == before == holdout.ranker_of(trained, own)(users, CUTOFF)
 
 

@@ -201,23 +201,7 @@ def test_the_chosen_recency_is_marked() -> None:
         ("0.5 (taken)", "0.2000", "0.1800 to 0.2200"),
     ]
     assert [row[0] for row in recency_rows(ordered(TIMED, TRIED))] == ["0 (taken)", "0.5"]
-
-
-def test_a_blend_with_recencies_by_part_has_an_additional_row() -> None:
-    """The other rows have one recency for all parts."""
-    of_parts = {"n_users": 2000, **TRIED["recency"], "by_part": {"score": 0.3, "interval": [0.28, 0.32]}}
-    parts = [
-        {"class": "RP3betaRecommender", "weight": 0.4, "recency": 0.5},
-        {"class": "IALSRecommender", "weight": 0.6},
-        {"class": "IALSRecommender", "recency": 2.0},
-    ]
-    head = ordered(TIMED, {"recency": of_parts}, recency=0.5, parts=parts)
-    assert list(recency_rows(head))[1:] == [
-        ("0.5", "0.2000", "0.1800 to 0.2200"),
-        ("of each part (taken)", "0.3000", "0.2800 to 0.3200"),
-    ]
-    assert "each part of the blend: RP3beta 0.5, IALS 0. Judged on 2,000" in order_sentences(head)
-    assert not list(recency_rows({**head, "evaluation": {}})), "a training without a report"
+    assert not list(recency_rows(ordered(TIMED, {}))), "a training without a report"
 
 
 @pytest.mark.parametrize(

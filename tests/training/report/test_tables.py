@@ -241,12 +241,3 @@ def test_every_table_has_the_figures_of_the_header() -> None:
     assert {name: [list(row) for row in table.rows] for name, table in found.items()} == EXPECTED
     for name, table in found.items():
         assert {len(row) for row in table.rows} == {len(table.columns)}, name
-
-
-def test_the_recency_of_a_blend_whose_parts_differ_is_that_of_each_part() -> None:
-    """No single value is marked."""
-    part = {"score": 0.3, "interval": [0.2, 0.4]}
-    recency = {**MEASURED["evaluation"]["recency"], "by_part": part}
-    rows = tables({**MEASURED, "evaluation": {"recency": recency}}, "ndcg@20", [], None)["recency"].rows
-    assert [row[0] for row in rows] == ["0", "0.5", "of each part (taken)"]
-    assert rows[-1] == ("of each part (taken)", "0.3000", "0.2000 to 0.4000")
