@@ -161,7 +161,7 @@ class Settings:
     and `staging` close OpenAPI and the console. Case does not count."""
     env_file: str | None = _var("SVC_ENV_FILE", None, str)
     """A file of `SVC_...=value` lines that others may not read. Variables of the environment win. Unset: `keys.env` in
-    the recipes' folder or its parent, unless SVC_ENV closes OpenAPI."""
+    the recipe's folder (for artifacts, the working folder) or its parent, unless SVC_ENV closes OpenAPI."""
     log_format: str = _var("SVC_LOG_FORMAT", "auto", _choice("auto", "json", "console"))
     """`json`, `console`, or `auto`: `console` on a terminal, else `json`."""
     log_level: str = _var("SVC_LOG_LEVEL", "info", _choice("debug", "info", "warning", "error"))
@@ -192,11 +192,11 @@ class Settings:
     scoring_threads: int | None = _var("SVC_SCORING_THREADS", None, _integer, low=1, high=64)
     """Threads that score. Unset: all cores but one, in exports all. Servers add one for expensive requests."""
     max_queue_s: float = _var("SVC_MAX_QUEUE_SECONDS", 2.0, _number, low=0, high=3600)
-    """Seconds that a request may wait for its turn. One that would wait longer is refused with 503. 0: no limit."""
+    """Seconds that a request may wait for its turn. A request that would wait longer gets 503. 0: no limit."""
     cached_answers: int = _var("SVC_CACHED_ANSWERS", 4096, _integer, low=0, high=1_000_000)
     """Answers of at most 4 KiB that each worker keeps for repeated requests to the same model. 0: none."""
     cached_answers_bytes: int = _var("SVC_CACHED_ANSWERS_BYTES", 16 * MIB, _size, low=0, high=GIB)
-    """Memory of each worker for the answers that it keeps, and for their requests. 0: none."""
+    """Memory of each worker for kept answers and their requests. 0: none."""
     client_timeout_s: float = _var("SVC_CLIENT_TIMEOUT_SECONDS", 30.0, _number, low=1, high=600)
     """Seconds that a client may take to send a body or to read an answer. Each MiB adds a second."""
     keep_alive_s: float = _var("SVC_KEEP_ALIVE_SECONDS", 75.0, _number, low=1, high=3600)

@@ -42,7 +42,7 @@ class Evaluation:
             `training.repeats` they are judged, and this number is 0.
         popularity_chosen: The number of users who had an item in training, averaged over the judged interactions.
             Unknown items have 0.
-        popularity_trained: The same average over the interactions of the training, to compare with.
+        popularity_trained: The average of these numbers over the interactions of the training.
     """
 
     scores: pd.DataFrame
