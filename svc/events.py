@@ -65,7 +65,7 @@ SEARCH_ONLY_DONE = _event("search_only_done", "info", "run_id n_completed exit_c
 BLEND_SEARCHED = _event("blend_searched", "info", "weights score seconds rank_ms")
 """A blend of the best trials was scored."""
 RANKER_JUDGED = _event("ranker_judged", "info", "ships metric gain n_users seconds")
-"""The learned order of the first page was compared with the winner's. It is served if `ships`."""
+"""The learned order of the first page, served if `ships`, was compared with the winner's."""
 TRAINING_FINAL_MODEL = _event("training_final_model", "info", "recommender")
 """The training of the winner on all data begins."""
 FINAL_MODEL_TRAINED = _event("final_model_trained", "info", "recommender")
@@ -120,7 +120,7 @@ VERSION_LOG_LINES_IGNORED = _event("version_log_lines_ignored", "warning", "path
 DATA_LOST_ROWS = _event("rows_dropped", "info", "reason count")
 """Cleansing dropped rows for one reason."""
 FUTURE_TIMES = _event("future_times", "warning", "count detail")
-"""Rows are later than the start of the training. They count as if from its start."""
+"""Rows are later than the start of the training. They count as if from this start."""
 MANY_ROWS_DROPPED = _event("many_rows_dropped", "warning", "count n_rows detail")
 """More than 5% of rows lack an id or a readable time."""
 IDS_HARDLY_MEANT = _event("ids_hardly_meant", "warning", "side reason count example")
@@ -139,7 +139,7 @@ METADATA_SOURCE_REDIRECT = _event("metadata_source_redirect", "info", "from_ to 
 METADATA_SOURCE_SIZE_EXCEEDED = _event("metadata_source_size_exceeded", "error", "path bytes_read cap")
 """Item metadata or a list of items exceeds its `cap`, compressed or not."""
 DATABASE_NOT_ENCRYPTED = _event("database_not_encrypted", "warning", "database")
-"""The connection to a database has no TLS. Require TLS in the database's URL."""
+"""A connection to a remote database has no TLS. Require TLS in the database's URL."""
 BIGQUERY_STORAGE_FALLBACK = _event("bigquery_storage_fallback", "warning", "reason")
 """Rows are read over REST, which is slower than the Storage Read API."""
 # Features.
@@ -148,7 +148,7 @@ FEATURE_VOCABULARY_PRUNED = _event(
     "warning",
     "column min_frequency distinct_values kept_values rows_without_signal n_rows",
 )
-"""Rare values of a feature column are left out. At least 20% of the rows have only these."""
+"""Rare values of a feature column are left out. At least 20% of the rows keep no value."""
 FEATURE_EMPTY_VOCABULARY_COLUMN = _event("feature_empty_vocabulary_column", "warning", "column side")
 """A feature column has no effect: all values are missing, left out, or the same number."""
 FEATURE_AXIS_COVERAGE = _event("feature_axis_coverage", "info", "side matched total")
@@ -169,7 +169,7 @@ WORKER_TEMPLATE_RESTARTED = _event("worker_template_restarted", "warning", "erro
 MONITORING_STARTED = _event("monitoring_started", "info", "host port")
 """With SVC_METRICS_PORT: metrics and probes are served at this address too."""
 SPANS_EXPORT_FAILED = _event("spans_export_failed", "warning", "spans error")
-"""An export of spans failed. Logged once until one succeeds."""
+"""An export of spans failed. Logged once until an export succeeds."""
 SPANS_EXPORT_RESUMED = _event("spans_export_resumed", "info", "lost")
 """Spans are exported again. `lost` counts the spans of failed exports."""
 SERVE_DRAINING = _event("serve_draining", "info", "signal drain_seconds")
@@ -189,7 +189,7 @@ RECIPES_END_IN_YML = _event("recipes_end_in_yml", "warning", "files way_out")
 KEYS_RELOADED = _event("keys_reloaded", "info", "signing_keys api_keys_configured")
 """After SIGHUP: keys and certificate were read again."""
 KEYS_RELOAD_FAILED = _event("keys_reload_failed", "error", "error")
-"""After SIGHUP: keys or certificate cannot be used. The earlier ones stay."""
+"""After SIGHUP: keys or certificate cannot be used. Neither is replaced."""
 KEY_POLICIES_LOADED = _event("key_policies_loaded", "info", "policies unknown_kids")
 """The file of SVC_API_KEY_POLICIES was read, at start or after a change."""
 KEY_POLICIES_WITHOUT_KEY = _event("key_policies_without_key", "warning", "unknown_kids")
@@ -263,27 +263,27 @@ KID_EXTRACTION_FAILED = _event("kid_extraction_failed", "warning", "name error")
 SIZE_CAP_PROBE_FAILED = _event("size_cap_probe_failed", "warning", "name error")
 """A store did not report the size of an artifact. The read itself is capped."""
 ARTIFACT_STAT_TIMEOUT = _event("artifact_stat_timeout", "warning", "name timeout_s")
-"""A store did not answer a poll within `timeout_s`."""
+"""After the start: a store did not answer a poll within `timeout_s`."""
 ARTIFACT_STAT_FAILED = _event("artifact_stat_failed", "warning", "name error")
-"""A store answered a poll with an error."""
+"""After the start: a store answered a poll with an error."""
 ARTIFACT_DISAPPEARED = _event("artifact_disappeared", "warning", "name")
-"""A poll found no artifact. A served model stays."""
+"""After the start: a poll found no artifact. A served model stays."""
 SIDECAR_DISAPPEARED = _event("sidecar_disappeared", "warning", "name")
 """The .sha256 file beside an artifact is gone."""
 WATCHER_UNHANDLED_ERROR = _event("watcher_unhandled_error", "error", "error")
 """A scan or poll failed by a defect. The next one runs."""
 METADATA_FIELD_MISSING = _event("metadata_field_missing", "warning", "name fields")
-"""Item metadata lacks declared columns. Answers have null."""
+"""With `on_field_missing: null`: item metadata lacks declared columns. Answers have null."""
 AVAILABILITY_LOADED = _event("availability_loaded", "info", "name mode n_ids n_items")
 """A new or changed list of available items is used."""
 AVAILABILITY_LOAD_FAILED = _event("availability_load_failed", "warning", "name error")
-"""A list of available items cannot be read. The last one stays."""
+"""A list of available items cannot be read. The last list stays."""
 AVAILABILITY_STALE = _event("availability_stale", "warning", "name mode age_seconds")
 """A list of available items is older than `max_stale_seconds` or was never read. With mode allow, requests get 503."""
 NEW_ITEMS_LOADED = _event("new_items_loaded", "info", "name n_ids n_new")
 """A new or changed list of new items is used."""
 NEW_ITEMS_LOAD_FAILED = _event("new_items_load_failed", "warning", "name error")
-"""A list of new items cannot be read or used. The last one stays."""
+"""A list of new items cannot be read or used. The last list stays."""
 # Server: requests.
 REQUEST_FAILED = _event("request_failed", "error", "error")
 """A request ended with 500."""

@@ -81,7 +81,7 @@ def compare(
     """Train each candidate on the same splits of `data`, and judge it by the rows that were held out.
 
     For each seed, a share of every user's rows, rounded down, is held out. With `time` these are the latest rows, the
-    same for every seed, else random rows. Only users who can be judged for all candidates and seeds count. Each counts
+    same for every seed, else random rows. Only users who can be judged for all candidates and seeds count, each
     once, with the mean over the seeds. More seeds make the means steadier, but not the intervals shorter, because all
     splits share the data. The same call gives the same figures.
 
@@ -97,7 +97,7 @@ def compare(
         weight: As for `svc.train`.
         cutoff: The number of items recommended to each user, 1 to 1000.
         heldout: The share of each user's rows to hold out, between 0 and 1.
-        confidence: The confidence level of the intervals, between 0 and 1. They are bootstrapped over users.
+        confidence: The confidence level of the intervals, between 0 and 1. These are bootstrapped over users.
         progress: As for `svc.train`.
 
     Raises:
