@@ -166,7 +166,7 @@ _EXIT_CODES = {
     "4": "Data or search gave no model, or an unexpected error ended a training (`internal_error`): "
     "[ways out](training.md#failures).",
     "5": "An artifact, export or report cannot be read, trusted, used or written. Also problems found by `svc history --verify`.",
-    "6": "Another run holds the lock (`--fail-on-busy`), or `--lock-timeout` ran out.",
+    "6": "Another run holds the lock. `svc train` only with `--fail-on-busy` or after `--lock-timeout`.",
     "8": "The environment or the machine is set up wrongly.",
     "9": "`promotion.mode: enforce` refused the trained model: it is written, and not live.",
     "130, 143": "SIGINT (130) or SIGTERM (143) interrupted the command.",
