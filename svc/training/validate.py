@@ -20,7 +20,7 @@ from svc.settings import Settings
 from svc.sources.base import DataSource, SourceContext, build_source
 from svc.sources.table import float_text
 from svc.training.data.doubts import doubts, rating_hint
-from svc.training.data.features import SideName, described_sample
+from svc.training.data.features import SideName, sample_warnings
 from svc.training.data.fetch import doubtful_unit, feature_context, interaction_context, uses_time
 from svc.training.data.interactions import from_rows
 from svc.training.data.times import MANY
@@ -77,7 +77,7 @@ def _feature_checks(recipe: Recipe) -> dict[str, FrameCheck]:
     names: tuple[SideName, ...] = ("item", "user")
     sides = [(name, getattr(recipe.features, name, None)) for name in names]
     return {
-        f"features.{name}.source": partial(described_sample, side, name)
+        f"features.{name}.source": partial(sample_warnings, side, name)
         for name, side in sides
         if side is not None and any(column.kind in ("text", "vector") for column in side.columns)
     }

@@ -17,7 +17,7 @@ from svc.errors import FeatureAxisError, FeatureDimensionExceeded, FeatureTableE
 from svc.model.columns.text_column import TextColumn
 from svc.model.features import Column, NumberColumn, SideEncoder, TokenColumn
 from svc.model.ids import IdTable
-from svc.recipe.training_schema import FeatureColumn, FeatureSide
+from svc.recipe.training_schema import FeatureSide
 from svc.settings import Settings
 from svc.training.data.text_features import UnusableRow, fit_text, fit_vectors, frequent_tokens, stack_rows, take_rows
 
@@ -205,20 +205,21 @@ _MARKUP = re.compile(r"</?[a-z][a-z0-9]{0,12}[ />]|&[a-z]{2,8};", re.IGNORECASE)
 _MANY = 0.01
 
 
-def described_sample(side: FeatureSide, name: SideName, frame: pd.DataFrame) -> list[str]:
-    """Return a line about each text and vector column of a feature table, and warnings about texts and repeated ids.
+def sample_warnings(side: FeatureSide, name: SideName, frame: pd.DataFrame) -> list[str]:
+    """Return warnings about the texts and the repeated ids in the first rows of a feature table, `frame`.
 
-    `frame` has the first rows of the table. Without such columns, return an empty list. Raise FeatureTableError for a
-    text or vector that cannot be read.
+    Tables without text and vector columns cause no warnings. Raise FeatureTableError for a text or vector that cannot
+    be read.
     """
     columns = [column for column in side.columns if column.kind in ("text", "vector")]
     lines = []
     for column in columns:
+        values = frame[column.name]
         try:
-            lines.append(_summary(column, frame[column.name]))
+            (fit_text if column.kind == "text" else fit_vectors)(values, column)
         except UnusableRow as error:
             raise refused_row(name, error.row + 1, error.message) from None
-        if column.kind == "text" and (warning := _markup(column.name, frame[column.name])):
+        if column.kind == "text" and (warning := _markup(column.name, values)):
             lines.append(warning)
     ids = frame[side.id_column].dropna().astype(str)
     repeated = ids[ids.duplicated()]
@@ -228,20 +229,6 @@ def described_sample(side: FeatureSide, name: SideName, frame: pd.DataFrame) -> 
             f"as are {repeated.nunique() - 1} others: the first row of an id counts"
         )
     return lines
-
-
-def _summary(column: FeatureColumn, values: pd.Series) -> str:
-    n_rows = len(values)
-    if column.kind == "vector":
-        _, rows = fit_vectors(values, column)
-        return f"{column.name}: {int((rows.getnnz(axis=1) > 0).sum())} of the first {n_rows} rows have a vector"
-    text, rows, distinct = fit_text(values, column)
-    without = int((rows.getnnz(axis=1) == 0).sum())
-    unit = "words" if column.analyzer == "word" else "runs"
-    return (
-        f"{column.name}: of {distinct} {unit} in the first {n_rows} rows {text.width} would be kept, those of at least "
-        f"{column.min_items} rows; {without} rows have none of them"
-    )
 
 
 def _markup(name: str, values: pd.Series) -> str | None:
