@@ -127,7 +127,7 @@ def test_only_the_last_step_holds_the_signing_key() -> None:
     """Search workers have only the secret for the data."""
     found = jobs("search-job.yaml")
     assert secrets_of(found["svc-search-books"]) == ["svc-search-data"]
-    assert secrets_of(found["svc-refit-books"]) == ["svc-search-data", "svc-train-keys"]
+    assert secrets_of(found["svc-sign-books"]) == ["svc-search-data", "svc-train-keys"]
 
 
 def test_four_search_workers_share_one_budget(
@@ -135,13 +135,13 @@ def test_four_search_workers_share_one_budget(
 ) -> None:
     """One worker is killed and restarted. The budget is used exactly once, and the last step counts all trials."""
     found = jobs("search-job.yaml")
-    search, refit = (arguments(found[name], places) for name in ("svc-search-books", "svc-refit-books"))
+    search, sign = (arguments(found[name], places) for name in ("svc-search-books", "svc-sign-books"))
     workers = [start(search, tmp_path / f"search-{number}.log", signing=False) for number in range(4)]
     wait_for_trials(tmp_path / "search-0.log", 1)
     workers[0].kill()
     assert workers[0].wait() < 0
     workers[0] = start(search, tmp_path / "search-4.log", signing=False)
-    last = start(refit, tmp_path / "refit.log", signing=True)
+    last = start(sign, tmp_path / "sign.log", signing=True)
     logs = [*tmp_path.glob("*.log")]
     for process in (*workers, last):
         assert process.wait(300) == 0, "\n".join(log.read_text()[-2000:] for log in logs)
@@ -149,7 +149,7 @@ def test_four_search_workers_share_one_budget(
     assert len(used) == N_TRIALS
     assert len({trial.number for trial in used}) == N_TRIALS
     assert all(trial.state.is_finished() for trial in used)
-    done = json.loads((tmp_path / "refit.log").read_text().splitlines()[-1])
+    done = json.loads((tmp_path / "sign.log").read_text().splitlines()[-1])
     assert (done["event"], done["trials"]) == ("train_done", N_TRIALS)
     assert s3_bucket[1].exists(f"{s3_bucket[0]}/models/books.svc")
 
