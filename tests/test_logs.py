@@ -79,23 +79,12 @@ def test_public_names_stay_readable(lines: list[str], name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url",
-    [
-        "postgresql+psycopg://user:s3cr3t@db/x",
-        "https://s3cr3t@host/path",
-        "mariadb+pymysql://db/x?password=s3cr3t&charset=utf8",
-        "https://host/file?X-Amz-Signature=s3cr3t",
-    ],
-)
-def test_urls_lose_their_secrets_within_any_text(lines: list[str], url: str) -> None:
-    """Error texts of libraries quote the URL that failed."""
-    logs.emit(events.LIBRARY_LOG, message=f"cannot reach {url}: refused")
-    assert "s3cr3t" not in lines[-1]
-
-
-@pytest.mark.parametrize(
     "text",
     [
+        "postgresql+psycopg://user:s3cr3t@host/x",
+        "https://s3cr3t@host/path",
+        "mariadb+pymysql://host/x?password=s3cr3t&charset=utf8",
+        "https://host/file?X-Amz-Signature=s3cr3t",
         "https://user:s3@cr3t@host/path?a=b",
         "https://user:pw@s3cr3t@host",
         "one http://a/b two http://s3cr3t@host/c",
@@ -106,11 +95,12 @@ def test_urls_lose_their_secrets_within_any_text(lines: list[str], url: str) -> 
         "https://host/?a=1&b&key=s3cr3t",
     ],
 )
-def test_urls_of_odd_form_lose_their_secrets_too(text: str) -> None:
-    """User-info ends at the last `@`; parameters may be parted by any of the usual signs."""
-    assert "s3cr3t" not in logs.redact_text(text)
-    assert "cr3t" not in logs.redact_text(text)
-    assert "host" in logs.redact_text(text)
+def test_urls_lose_their_secrets_within_any_text(lines: list[str], text: str) -> None:
+    """User-info ends at the last `@`. Parameters may be parted by any of the usual signs."""
+    for message in (text, f"cannot reach {text}: refused"):
+        logs.emit(events.LIBRARY_LOG, message=message)
+        assert "cr3t" not in lines[-1]
+        assert "host" in lines[-1]
 
 
 SIGNING_KEY = "0123456789abcdefABCDEF0123456789" * 2

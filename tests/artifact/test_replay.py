@@ -96,17 +96,6 @@ def test_an_artifact_without_serial_is_refused_after_one_with_a_serial(tmp_path:
     assert Server(tmp_path, state).poll() is None
 
 
-def test_two_servers_share_the_highest_served_serial(tmp_path: Path, state: Path) -> None:
-    """A server refuses artifacts below the serial that another one has served, without a restart."""
-    one, other = Server(tmp_path, state), Server(tmp_path, state)
-    old = put(tmp_path, 5)
-    assert (one.poll(), other.poll()) == (None, None)
-    put(tmp_path, 6)
-    assert one.poll() is None
-    (tmp_path / "a.svc").write_bytes(old)
-    assert isinstance(other.poll(), ArtifactReplayed)
-
-
 def test_a_leaked_key_cannot_raise_the_serials_of_another_key(tmp_path: Path, state: Path) -> None:
     """The owner of a leaked key signs the highest serial. The next artifact of the other key is still served."""
     put(tmp_path, 5)
@@ -205,23 +194,6 @@ def test_a_signed_rollback_is_followed_until_a_newer_artifact_is_served(tmp_path
     for content in (old, new):
         (tmp_path / "a.svc").write_bytes(content)
         assert isinstance(Server(tmp_path, state).poll(), ArtifactReplayed), "the line is older than what was served"
-
-
-def test_a_lost_damaged_or_unwritable_state_does_not_stop_valid_artifacts(tmp_path: Path, state: Path) -> None:
-    """A state path that is a file does not stop them either."""
-    put(tmp_path, 5)
-    server = Server(tmp_path, state)
-    assert server.poll() is None
-    (state / "a.serials.json").write_bytes(b"{")
-    assert server.poll() is None
-    (state / "a.serials.json").unlink()
-    assert server.poll() is None
-    (file := tmp_path / "file").write_text("")
-    put(tmp_path, 6)
-    assert Server(tmp_path, file).poll() is None
-    assert server.poll() is None
-    put(tmp_path, 5)
-    assert isinstance(server.poll(), ArtifactReplayed), "what it served itself it has not forgotten"
 
 
 @pytest.mark.parametrize("with_state", [False, True])

@@ -292,24 +292,6 @@ def test_without_a_length_the_read_is_capped_and_the_failed_probe_logged(records
     assert {(record["event"], record["name"]) for record in records} == {("size_cap_probe_failed", "movies")}
 
 
-def test_a_server_without_etag_and_time_is_refused_when_polled() -> None:
-    """Without ETag and Last-Modified no change could be noticed."""
-    with (
-        web_server(bare({"Content-Length": "1"}, b"x")) as base,
-        pytest.raises(ArtifactReadError, match="neither ETag nor Last-Modified"),
-    ):
-        open_store(f"{base}/movies.svc", SETTINGS).marker()
-
-
-def test_compressed_answers_are_refused() -> None:
-    """The signature covers the original bytes, so a recompressed body would fail later with a less clear error."""
-    with (
-        web_server(bare({"Content-Encoding": "gzip", "Connection": "close"}, b"x")) as base,
-        pytest.raises(ArtifactReadError, match="compressed"),
-    ):
-        open_store(f"{base}/movies.svc", SETTINGS).read(CAP)
-
-
 def test_concurrent_reads_of_one_store_are_whole(web_place: WebPlace, web_store: Store) -> None:
     """Reads in eight threads return the same bytes."""
     web_place.write("movies.svc", b"SVCMODEL" * 1000)

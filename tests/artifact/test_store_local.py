@@ -60,16 +60,9 @@ def test_the_file_holds_what_was_written_and_has_no_name(tmp_path: Path, monkeyp
 
 
 def test_no_room_names_tmpdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The folder may be missing, or the disk full while the file is written."""
+    """The folder may be missing. test_store_faults.py has a full disk."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
     with pytest.raises(ArtifactWriteError, match="see TMPDIR"), spool_file(write):
-        raise AssertionError("nothing was written")
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-
-    def full(out: BinaryIO) -> int:
-        raise OSError(28, "No space left on device")
-
-    with pytest.raises(ArtifactWriteError, match="No space left"), spool_file(full):
         raise AssertionError("nothing was written")
 
 

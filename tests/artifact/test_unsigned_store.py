@@ -346,11 +346,7 @@ def in_order(rounds: list[tuple[list[tuple[str, int]], tuple[str, int]]]) -> lis
 
 
 @settings(max_examples=25, deadline=None)
-@given(
-    st.lists(ROUND, min_size=1, max_size=4).map(
-        lambda rounds: [step for made, last in rounds for step in (*made, last)]
-    )
-)
+@given(st.lists(ROUND, min_size=1, max_size=4).map(in_order))
 @example([("swap", 1), ("promote", 1)])
 @example([("forge", 2), ("rollback to", 1), ("train", 0)])
 @example([("point", 0), ("train", 0), ("rollback", 0)])

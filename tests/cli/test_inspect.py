@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,21 @@ from svc.cli import main
 from svc.errors import ConfigError
 from tests.cli.conftest import last_error
 from tests.serving.artifacts import SIGNING_KEYS, header, popularity_model, write_artifact
+
+
+@pytest.fixture
+def inspected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., list[str]]:
+    """Return a function from flags and fields of a header to the lines that `svc inspect` prints."""
+    monkeypatch.setenv("SVC_SIGNING_KEYS", SIGNING_KEYS)
+
+    def run(*flags: str, **fields: Any) -> list[str]:
+        write_artifact(tmp_path / "a.svc", popularity_model(), head=header(**fields))
+        assert main.run(["inspect", str(tmp_path / "a.svc"), *flags]) == 0
+        return capsys.readouterr().out.splitlines()
+
+    return run
 
 
 def test_inspect_needs_no_confirmation_for_unsigned_files(
@@ -58,37 +75,25 @@ def test_keys_of_the_current_folder_are_used_and_others_suggested(
     assert svc.load("a.svc").header["best_class"]
 
 
-def test_inspect_escapes_a_hostile_header(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_inspect_escapes_a_hostile_header(inspected: Callable[..., list[str]]) -> None:
     """Text in a header can neither control the terminal nor add lines to the output."""
-    path = tmp_path / "a.svc"
-    head = header(best_class="\x1b]0;owned\x07\u202eNNK", metric="ndcg\nkid: trusted")
-    write_artifact(path, popularity_model(), head=head)
-    monkeypatch.setenv("SVC_SIGNING_KEYS", SIGNING_KEYS)
     for flags, expected in (
         (["--all"], r"best_class: \x1b]0;owned\x07\u202eNNK"),
         ([], r"algorithm: \x1b]0;owned\x07\u202eNNK"),
     ):
-        assert main.run(["inspect", str(path), *flags]) == 0
-        lines = capsys.readouterr().out.splitlines()
+        lines = inspected(*flags, best_class="\x1b]0;owned\x07\u202eNNK", metric="ndcg\nkid: trusted")
         assert all(line.isprintable() for line in lines)
         assert [line for line in lines if line.startswith("kid: ")] == ["kid: k1"]
         assert any(line.startswith(expected) for line in lines)
 
 
-def test_inspect_all_lists_the_parts_of_a_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_inspect_all_lists_the_parts_of_a_model(inspected: Callable[..., list[str]]) -> None:
     """Each field of a part is one line with the part's index."""
     parts = [
         {"class": "CosineKNNRecommender", "answers": "known users", "bytes": 2_000},
         {"class": "IALSRecommender", "answers": "features and seeds", "bytes": 3_000},
     ]
-    write_artifact(tmp_path / "a.svc", popularity_model(), head=header(parts=parts))
-    monkeypatch.setenv("SVC_SIGNING_KEYS", SIGNING_KEYS)
-    assert main.run(["inspect", str(tmp_path / "a.svc"), "--all"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = inspected("--all", parts=parts)
     for place, part in enumerate(parts):
         assert [line for line in lines if line.startswith(f"parts.{place}.")] == [
             f"parts.{place}.{name}: {value}" for name, value in part.items()
@@ -115,15 +120,12 @@ def test_inspect_prints_the_provenance_of_a_verified_artifact(
     assert capsys.readouterr().out == ""
 
 
-def test_inspect_prints_a_summary_of_thirteen_lines(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_inspect_prints_a_summary_of_thirteen_lines(inspected: Callable[..., list[str]]) -> None:
     """The summary has score, interval, popularity, data and keys.
 
     Headers with fields of other types are printed too.
     """
-    monkeypatch.setenv("SVC_SIGNING_KEYS", SIGNING_KEYS)
-    complete = header(
+    lines = inspected(
         metric="ndcg",
         cutoff=20,
         best_score=0.1142129,
@@ -136,24 +138,15 @@ def test_inspect_prints_a_summary_of_thirteen_lines(
         },
         data_stats={"n_rows": 87024, "n_users": 4000, "n_items": 1000},
     )
-    for head in (complete, header(evaluation=[1], tuning={"best_per_algorithm": 3}, data_stats="x", features=[])):
-        write_artifact(tmp_path / "a.svc", popularity_model(), head=head)
-        assert main.run(["inspect", str(tmp_path / "a.svc")]) == 0
-        lines = capsys.readouterr().out.splitlines()
-        assert len(lines) == 13
-        if head is complete:
-            assert "score: ndcg@20 0.11421 (0.10833 to 0.11973)" in lines
-            assert "features: user (country), item (genre, title; 1,200 words of title)" in lines
-            assert {"popularity: 0.0847", "rank_ms: 0.1234", "data: 87,024 rows, 4,000 users, 1,000 items"} <= set(
-                lines
-            )
+    assert len(lines) == 13
+    assert "score: ndcg@20 0.11421 (0.10833 to 0.11973)" in lines
+    assert "features: user (country), item (genre, title; 1,200 words of title)" in lines
+    assert {"popularity: 0.0847", "rank_ms: 0.1234", "data: 87,024 rows, 4,000 users, 1,000 items"} <= set(lines)
+    assert len(inspected(evaluation=[1], tuning={"best_per_algorithm": 3}, data_stats="x", features=[])) == 13
 
 
-def test_inspect_prints_the_gain_and_features_of_the_ranker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_inspect_prints_the_gain_and_features_of_the_ranker(inspected: Callable[..., list[str]]) -> None:
     """Values of other types in the header do no harm."""
-    monkeypatch.setenv("SVC_SIGNING_KEYS", SIGNING_KEYS)
     gain = {"value": 0.0548, "low": 0.048, "high": 0.0616}
     for ranker, line in (
         (
@@ -163,17 +156,10 @@ def test_inspect_prints_the_gain_and_features_of_the_ranker(
         ({"ships": False, "gain": gain}, "stays away, gain 0.0548 (0.048 to 0.0616)"),
         ({"ships": 3, "gain": [1], "groups": {"scores": "x"}}, "stays away, gain - (- to -), by scores x"),
     ):
-        write_artifact(tmp_path / "a.svc", popularity_model(), head=header(ranker=ranker))
-        assert main.run(["inspect", str(tmp_path / "a.svc")]) == 0
-        assert f"ranker: {line}" in capsys.readouterr().out.splitlines()
+        assert f"ranker: {line}" in inspected(ranker=ranker)
 
 
-def test_inspect_prints_the_recency_of_the_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_inspect_prints_the_recency_of_the_model(inspected: Callable[..., list[str]]) -> None:
     """A value of another type does no harm."""
-    monkeypatch.setenv("SVC_SIGNING_KEYS", SIGNING_KEYS)
-    for value, line in ((0.5, "0.5"), ("x", "x")):
-        write_artifact(tmp_path / "a.svc", popularity_model(), head=header(recency=value))
-        assert main.run(["inspect", str(tmp_path / "a.svc")]) == 0
-        assert f"recency: {line}" in capsys.readouterr().out.splitlines()
+    for value in (0.5, "x"):
+        assert f"recency: {value}" in inspected(recency=value)

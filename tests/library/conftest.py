@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import structlog
 
+import svc
 from tests.export.conftest import MODELS
-from tests.serving.artifacts import header, write_artifact
+from tests.serving.artifacts import SIGNING_KEYS, header, write_artifact
 
 
 @pytest.fixture(autouse=True)
@@ -27,3 +28,11 @@ def artifact(tmp_path: Path) -> Path:
     path = tmp_path / "a.svc"
     write_artifact(path, MODELS["neighbours"](), head=header(recipe_name="books"))
     return path
+
+
+@pytest.fixture(scope="session")
+def books(tmp_path_factory: pytest.TempPathFactory) -> svc.Recommender:
+    """Return a recommender that no test changes."""
+    path = tmp_path_factory.mktemp("books") / "a.svc"
+    write_artifact(path, MODELS["neighbours"](), head=header(recipe_name="books"))
+    return svc.load(path, keys=SIGNING_KEYS)

@@ -35,18 +35,9 @@ from svc.serving.models.lanes import Lane
 from svc.serving.models.registry import Entry, Registry, Served
 from svc.serving.models.threads import ScoringThreads
 from svc.settings import Settings
-from tests.export.conftest import MODELS as FAMILIES
 from tests.families import EVERY_FAMILY, family
-from tests.serving.artifacts import SIGNING_KEYS, write_artifact
 from tests.serving.client import HEADER, Client
 from tests.serving.client import model as model_with_features
-
-
-@pytest.fixture(scope="module")
-def books(tmp_path_factory: pytest.TempPathFactory) -> svc.Recommender:
-    path = tmp_path_factory.mktemp("books") / "a.svc"
-    write_artifact(path, FAMILIES["neighbours"]())
-    return svc.load(path, keys=SIGNING_KEYS)
 
 
 def test_numbers_and_lists_of_numpy_and_pandas_are_accepted(books: svc.Recommender) -> None:

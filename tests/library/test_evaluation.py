@@ -16,30 +16,23 @@ from tests.export.conftest import MODELS
 from tests.serving.artifacts import SIGNING_KEYS, write_artifact
 
 
-@pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> svc.Recommender:
-    path = tmp_path_factory.mktemp("shop") / "a.svc"
-    write_artifact(path, MODELS["neighbours"]())
-    return svc.load(path, keys=SIGNING_KEYS)
-
-
-def chosen(shop: svc.Recommender, seed: int = 1) -> pd.DataFrame:
+def chosen(books: svc.Recommender, seed: int = 1) -> pd.DataFrame:
     """Return random interactions, with unknown users and items, repeats and blanks."""
     random = np.random.default_rng(seed)
-    users, items = [*shop.users()[:200], "stranger"], [*shop.items(), "novelty"]
+    users, items = [*books.users()[:200], "stranger"], [*books.items(), "novelty"]
     frame = pd.DataFrame({"user_id": random.choice(users, 1200), "item_id": random.choice(items, 1200)})
     frame.loc[:20, "user_id"] = None
     return pd.concat([frame, frame.head(200)], ignore_index=True)
 
 
-def test_metrics_are_those_of_brute_force(shop: svc.Recommender) -> None:
+def test_metrics_are_those_of_brute_force(books: svc.Recommender) -> None:
     """Recall and hit rate agree with a computation user by user."""
-    frame = chosen(shop)
-    found = svc.evaluate(shop, frame, ["recall", "hit"], cutoff=10)
+    frame = chosen(books)
+    found = svc.evaluate(books, frame, ["recall", "hit"], cutoff=10)
     recalls, hits = [], []
-    known = set(shop.users())
-    asked, everything = set(frame["user_id"].dropna()) & known, set(shop.items())
-    rankings = {user: shop.recommend(user, limit=90)["item_id"].tolist() for user in asked}
+    known = set(books.users())
+    asked, everything = set(frame["user_id"].dropna()) & known, set(books.items())
+    rankings = {user: books.recommend(user, limit=90)["item_id"].tolist() for user in asked}
     for user, group in frame.dropna().groupby("user_id"):
         ranking = rankings.get(str(user), [])
         truth = set(group["item_id"]) - (everything - set(ranking))
@@ -57,9 +50,9 @@ def test_metrics_are_those_of_brute_force(shop: svc.Recommender) -> None:
     assert found.n_seen > 0
 
 
-def test_each_part_has_means_within_their_intervals(shop: svc.Recommender) -> None:
+def test_each_part_has_means_within_their_intervals(books: svc.Recommender) -> None:
     """There are three parts of users and of items. Means lie within their intervals, and coverage has none."""
-    found = svc.evaluate(shop, chosen(shop))
+    found = svc.evaluate(books, chosen(books))
     assert found.by_activity["part"].unique().tolist() == ["few", "some", "many"]
     assert found.by_popularity["part"].unique().tolist() == ["head", "middle", "tail"]
     means = found.scores[found.scores["metric"] != "coverage"]
@@ -68,10 +61,10 @@ def test_each_part_has_means_within_their_intervals(shop: svc.Recommender) -> No
     coverage = found.overall.set_index("metric").loc["coverage"]
     assert 0 < coverage["value"] <= 1
     assert np.isnan(coverage["low"])
-    wider = svc.evaluate(shop, chosen(shop), confidence=0.99).overall
-    narrow = svc.evaluate(shop, chosen(shop), confidence=0.5).overall
+    wider = svc.evaluate(books, chosen(books), confidence=0.99).overall
+    narrow = svc.evaluate(books, chosen(books), confidence=0.5).overall
     assert (wider["low"].dropna() < narrow["low"].dropna()).all()
-    pd.testing.assert_frame_equal(svc.evaluate(shop, chosen(shop)).scores, found.scores)
+    pd.testing.assert_frame_equal(svc.evaluate(books, chosen(books)).scores, found.scores)
 
 
 def test_ids_may_be_numbers_or_categories(tmp_path: Path) -> None:
@@ -93,36 +86,36 @@ def test_integer_ids_beside_missing_values_stay_whole() -> None:
     assert frame["u"].astype(str)[frame["u"].notna()].tolist() == ["7", "9"]
 
 
-def test_wrong_arguments_are_named(shop: svc.Recommender) -> None:
+def test_wrong_arguments_are_named(books: svc.Recommender) -> None:
     """Errors name a wrong metric, column or bound, and data without users to judge."""
-    frame = chosen(shop)
+    frame = chosen(books)
     with pytest.raises(UsageError, match="'mrr' is none of ndcg, map, recall, hit"):
-        svc.evaluate(shop, frame, ["mrr"])
+        svc.evaluate(books, frame, ["mrr"])
     with pytest.raises(UsageError, match="no column 'user_id'; it has u, item_id"):
-        svc.evaluate(shop, frame.rename(columns={"user_id": "u"}))
+        svc.evaluate(books, frame.rename(columns={"user_id": "u"}))
     for cutoff in (0, 1001):
         with pytest.raises(UsageError, match=f"cutoff: {cutoff} is not within 1..1000"):
-            svc.evaluate(shop, frame, cutoff=cutoff)
+            svc.evaluate(books, frame, cutoff=cutoff)
     for cutoff in (1, 1000):
-        assert svc.evaluate(shop, frame, cutoff=cutoff).cutoff == cutoff
+        assert svc.evaluate(books, frame, cutoff=cutoff).cutoff == cutoff
     for confidence in (0.0, 1.0):
         with pytest.raises(UsageError, match=f"confidence: {confidence} is not between 0 and 1"):
-            svc.evaluate(shop, frame, confidence=confidence)
+            svc.evaluate(books, frame, confidence=confidence)
     with pytest.raises(UsageError, match="interactions: give a DataFrame"):
-        svc.evaluate(shop, "frame.csv")
+        svc.evaluate(books, "frame.csv")
     with pytest.raises(UsageError, match="list"):
-        svc.evaluate(shop, frame, "ndcg")
+        svc.evaluate(books, frame, "ndcg")
     with pytest.raises(TrainingError, match="no user can be judged"):
-        svc.evaluate(shop, frame[frame["user_id"] == "stranger"])
+        svc.evaluate(books, frame[frame["user_id"] == "stranger"])
 
 
-def test_the_popularity_of_choices_is_compared_with_that_of_training(shop: svc.Recommender) -> None:
+def test_the_popularity_of_choices_is_compared_with_that_of_training(books: svc.Recommender) -> None:
     """Means over interactions agree with a count by hand. Items outside the training have no users."""
-    history = shop.model.history
-    users_of = np.bincount(history.columns, minlength=shop.model.n_items)
-    found = svc.evaluate(shop, chosen(shop))
+    history = books.model.history
+    users_of = np.bincount(history.columns, minlength=books.model.n_items)
+    found = svc.evaluate(books, chosen(books))
     assert found.popularity_trained == pytest.approx(users_of[history.columns].mean())
     assert 0 < found.popularity_chosen < users_of.max()
-    best = str(shop.items()[int(np.argmax(users_of))])
-    popular = pd.DataFrame({"user_id": shop.users(), "item_id": best})
-    assert svc.evaluate(shop, popular).popularity_chosen == users_of.max()
+    best = str(books.items()[int(np.argmax(users_of))])
+    popular = pd.DataFrame({"user_id": books.users(), "item_id": best})
+    assert svc.evaluate(books, popular).popularity_chosen == users_of.max()

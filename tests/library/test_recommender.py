@@ -28,11 +28,6 @@ from tests.export.conftest import MODELS
 from tests.serving.artifacts import SIGNING_KEYS, header, write_artifact
 
 
-@pytest.fixture
-def books(artifact: Path) -> svc.Recommender:
-    return svc.load(artifact, keys=SIGNING_KEYS)
-
-
 def test_a_recommender_has_sizes_ids_header_and_version(books: svc.Recommender) -> None:
     """Ids are in training order."""
     assert (books.n_users, books.n_items) == (700, 90)

@@ -115,18 +115,6 @@ def test_more_seeds_than_components_solve_the_same_system() -> None:
         )
 
 
-def test_features_with_an_empty_history_equal_the_map() -> None:
-    """The precomputed map agrees with the general solve."""
-    least_squares: LeastSquares = export_model(train()).scorer.least_squares  # type: ignore[attr-defined]
-    features = feature_rows(1, np.random.default_rng(4))[0].astype(np.float64)
-    none = np.empty((1, 0, COMPONENTS))
-    np.testing.assert_allclose(
-        least_squares.users_from_features([Encoded.of(features)])[0],
-        least_squares.users_from_seeds(none, features[np.newaxis])[0],
-        rtol=1e-10,
-    )
-
-
 def test_wide_feature_vectors_give_the_same_result_as_whole_products() -> None:
     """Beyond some width, only the non-zero entries are read."""
     rng = np.random.default_rng(6)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bz2
 import gzip
-import hashlib
 import io
 from pathlib import Path
 from typing import Any
@@ -152,18 +151,6 @@ def test_a_file_without_rows_is_an_empty_table(make: Any, tmp_path: Path) -> Non
     frame = make("csv", path=write(tmp_path, "user_id,item_id\n"), columns=IDS).fetch()
     assert list(frame.columns) == list(IDS)
     assert len(frame) == 0
-
-
-def test_missing_files_and_wrong_digests_are_refused(make: Any, tmp_path: Path) -> None:
-    """The message has the path. A sha256 is always verified."""
-    for path, words in (("none.csv", "does not exist"), (".", "no file to read"), ("/dev/zero", "no regular file")):
-        with pytest.raises(DataSourceError, match=words):
-            make("csv", path=path).fetch()
-    path = write(tmp_path, "user_id\n1\n")
-    digest = hashlib.sha256(b"user_id\n1\n").hexdigest().upper()
-    assert len(make("csv", path=path, sha256=digest).fetch()) == 1
-    with pytest.raises(DataSourceError, match="not the expected file"):
-        make("csv", path=path, sha256="0" * 64).fetch()
 
 
 def test_progress_counts_rows(make: Any, tmp_path: Path) -> None:

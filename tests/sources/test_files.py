@@ -32,7 +32,7 @@ def test_a_relative_path_starts_at_the_recipes_folder(context: SourceContext, tm
     """The file is opened with its size. A wrong sha256 is refused."""
     (tmp_path / "a.csv").write_bytes(b"u,i\n")
     digest = hashlib.sha256(b"u,i\n").hexdigest()
-    with open_file(CsvOptions(path="a.csv", sha256=digest), context) as found:
+    with open_file(CsvOptions(path="a.csv", sha256=digest.upper()), context) as found:
         assert (found.file.read(), found.size, found.where) == (b"u,i\n", 4, str(tmp_path / "a.csv"))
     with (
         pytest.raises(DataSourceError, match="is not the expected file"),
@@ -60,7 +60,12 @@ def test_only_regular_files_are_opened(context: SourceContext, tmp_path: Path) -
     """Opening a pipe would block for ever."""
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
-    for name, words in (("pipe", "no regular file"), ("folder", "is a folder"), ("none", "does not exist")):
+    for name, words in (
+        ("pipe", "no regular file"),
+        ("folder", "is a folder"),
+        ("none", "does not exist"),
+        ("/dev/zero", "no regular"),
+    ):
         with pytest.raises(DataSourceError, match=words), open_file(CsvOptions(path=name), context):
             raise AssertionError("it was opened")
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import sqlite3
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, make_url, text
-from sqlalchemy.exc import DatabaseError
-from sqlalchemy.pool import NullPool
+from sqlalchemy import make_url, text
 
 from svc.errors import ConfigError, DataSourceError
 from svc.sources.sql_dialects import dialect_of
@@ -52,22 +48,6 @@ def test_an_unsupported_database_is_refused() -> None:
     """The error names the variable, not its value."""
     with pytest.raises(ConfigError, match="SVC_RECIPE_DSN: 'oracle' is no database that svc reads"):
         dialect_of(make_url("oracle://me:secret@db"), "SVC_RECIPE_DSN")
-
-
-def test_a_sqlite_session_only_reads_one_file(tmp_path: Path) -> None:
-    """The file is neither created nor written, and no second file can be attached."""
-    path = tmp_path / "a b.db"
-    dialect = dialect_of(make_url(f"sqlite:///{path}"), "SVC_RECIPE_DSN")
-    with pytest.raises(DatabaseError):
-        create_engine(dialect.url).connect()
-    assert not path.exists()
-    sqlite3.connect(path).execute("CREATE TABLE t (x)").connection.close()
-    with create_engine(dialect.url, poolclass=NullPool).connect() as connection:
-        dialect.bound(connection, 60, 10)
-        assert connection.exec_driver_sql("SELECT count(*) FROM t").scalar() == 0
-        for statement in ("INSERT INTO t VALUES (1)", f"ATTACH '{tmp_path}/b.db' AS b", "PRAGMA query_only = OFF"):
-            with pytest.raises(DatabaseError):
-                connection.exec_driver_sql(statement)
 
 
 class RefusingCursor:

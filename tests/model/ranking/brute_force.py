@@ -1,4 +1,4 @@
-"""Brute-force rankings that several tests share."""
+"""Brute-force rankings, and a naive choice of a page, that several tests share."""
 
 from __future__ import annotations
 
@@ -54,3 +54,69 @@ def with_rotation(columns: Any, values: Any, rules: Rules, ids: Sequence[str]) -
             gain += rotation.shuffle * -math.log(-math.log(share))
         places.append((-(values[place] + deviation * gain), place, int(column)))
     return [column for _, _, column in sorted(places)] + [int(column) for column in columns[100:]]
+
+
+NEAR = 1e-9
+"""Values within this distance count as equal, because rounding depends on the order of additions."""
+
+
+class Naive:
+    """A naive choice of a page, and of the items before it, which looks at every candidate at every step.
+
+    `ranked` are the columns in the order of `values`. `similar` are the similarities of all pairs.
+    """
+
+    def __init__(self, rules: Rules, wanted: int, ids: Sequence[str]) -> None:
+        self.rules, self.wanted, self.ids = rules, wanted, ids
+        self.pinned = {pin.column: pin.position for pin in rules.pins}
+        self.chosen: list[int] = []
+        self.ranked: list[int] = []
+        self.values: Any = np.empty(0)
+        self.similar: Any = np.empty((0, 0))
+
+    def rank(self, columns: Sequence[int], scores: Any, ties: Mapping[int, Any]) -> None:
+        """Boost and rotate the columns of a ranking. `ties` decide between equal boosted values."""
+        self.ranked, self.values = list(columns), np.asarray(scores)
+        if self.rules.boosts:
+            factors = np.ones(len(self.ranked))
+            for boost in self.rules.boosts:
+                factors *= np.where(boost.items.contains(np.array(self.ranked, dtype=np.int32)), boost.factor, 1.0)
+            values = (self.values - min(0.0, self.values.min(initial=0.0))) * factors
+            order = sorted(range(len(values)), key=lambda place: (-values[place], ties[self.ranked[place]]))
+            self.ranked, self.values = [self.ranked[place] for place in order], values[order]
+        self.ranked = with_rotation(self.ranked, self.values, self.rules, self.ids)
+
+    def left(self) -> list[int]:
+        """Return the columns that may come next, best first."""
+        raise NotImplementedError
+
+    def due(self, left: list[int]) -> int | None:
+        """Return the column that must come next, if any."""
+        return None
+
+    def page(self, answered: list[int]) -> list[int]:
+        """Return the page. Among items that are equal up to rounding, prefer that of `answered`."""
+        if self.rules.diversity:
+            self._choose_from_pool(answered)
+        while len(self.chosen) < self.wanted and (left := self.left()):
+            due = self.due(left)
+            self.chosen.append(left[0] if due is None else due)
+        return with_pins(self.chosen, self.pinned, self.wanted)
+
+    def _choose_from_pool(self, answered: list[int]) -> None:
+        size, share = max(100, 5 * self.wanted), self.rules.diversity
+        pool, values = self.ranked[:size], self.values[:size]
+        spread = float(np.ptp(values)) if len(pool) else 0.0
+        relevance = (values - values.min(initial=np.inf)) / (spread or 1.0)
+        while len(self.chosen) < self.wanted:
+            left = self.left()
+            may_come = set(left)
+            places = [place for place, column in enumerate(pool) if column in may_come]
+            if not places:
+                return
+            nearest = self.similar[np.ix_([pool[place] for place in places], self.chosen)].max(axis=1, initial=-1.0)
+            gains = (1 - share) * relevance[places] - share * (nearest if self.chosen else 0.0)
+            equal = [pool[place] for place, gain in zip(places, gains, strict=True) if gain >= gains.max() - NEAR]
+            due = self.due(left)
+            best = next((column for column in answered if column in equal), equal[0])
+            self.chosen.append(best if due is None else due)

@@ -21,7 +21,7 @@ from svc.model.ranking.item_sets import ItemSet
 from svc.model.ranking.query import Interaction, Query, Ranking, Restriction
 from svc.model.ranking.rerank import POOL, Boost, Candidates, Items, Limit, Pin, Rules, Similar, rerank
 from tests.families import EVERY_FAMILY, N_ITEMS, family
-from tests.model.ranking.brute_force import variations, with_pins, with_rotation
+from tests.model.ranking.brute_force import Naive, variations
 from tests.serving.artifacts import factor_model
 
 NO_SCORES = np.empty(0)
@@ -150,69 +150,22 @@ def cosines(name: str, n_items: int) -> NDArray[np.float64]:
     return np.asarray(directions @ directions.T, dtype=np.float64)
 
 
-NEAR = 1e-9
-"""Gains within this distance count as equal, because rounding depends on the order of additions."""
-
-
-class Naive:
-    """A naive choice of the page and the items before it, which looks at every candidate at every step."""
+class NaiveOfModel(Naive):
+    """The choice among all items of a model."""
 
     def __init__(self, name: str, n_items: int, query: Query) -> None:
-        self.rules, self.wanted = query.rules or Rules(), query.limit
+        super().__init__(query.rules or Rules(), query.limit, IDS)
         self.similar, self.has = cosines(name, n_items), genres_of_items(n_items)
         (every,) = model_of(name, n_items=n_items).rank([query._replace(limit=n_items, rules=None)])
-        self.own = dict(zip(every.items.tolist(), every.scores.tolist(), strict=True))
-        self.columns, self.values = self._boosted(every)
-        self.columns = np.array(with_rotation(self.columns, self.values, self.rules, IDS), dtype=np.int32)
-        self.pinned = {pin.column: pin.position for pin in self.rules.pins}
-        self.free = np.ones(n_items, dtype=np.bool_)
-        self.free[list(self.pinned)] = False
-        self.chosen: list[int] = []
+        columns = every.items.tolist()
+        self.own = dict(zip(columns, every.scores.tolist(), strict=True))
+        self.rank(columns, every.scores, {column: column for column in columns})
 
-    def _boosted(self, every: Ranking) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        if not self.rules.boosts:
-            return every.items, every.scores
-        factors = np.ones(len(every.items))
-        for boost in self.rules.boosts:
-            factors *= np.where(boost.items.contains(every.items), boost.factor, 1.0)
-        values = (every.scores - min(0.0, every.scores.min(initial=0.0))) * factors
-        order = np.lexsort((every.items, -values))
-        return every.items[order], values[order]
-
-    def eligible(self) -> NDArray[np.bool_]:
-        """Return whether each item may come next."""
+    def left(self) -> list[int]:
         taken, most = self.has[self.chosen].sum(axis=0), [limit.most for limit in self.rules.limits]
-        full = self.has[:, taken >= min(most, default=np.inf)]
-        return self.free & ~full.any(axis=1)
-
-    def take(self, column: int) -> None:
-        self.chosen.append(column)
-        self.free[column] = False
-
-    def page(self, answered: list[int]) -> list[int]:
-        """Return the page. Among candidates that are equal up to rounding, prefer that of `answered`."""
-        if self.rules.diversity:
-            self._choose_from_pool(answered)
-        while len(self.chosen) < self.wanted:
-            left = self.columns[self.eligible()[self.columns]]
-            if not len(left):
-                break
-            self.take(int(left[0]))
-        return with_pins(self.chosen, self.pinned, self.wanted)
-
-    def _choose_from_pool(self, answered: list[int]) -> None:
-        size, share = max(100, 5 * self.wanted), self.rules.diversity
-        pool, values = self.columns[:size], self.values[:size]
-        spread = float(np.ptp(values)) if len(pool) else 0.0
-        relevance = (values - values.min(initial=np.inf)) / (spread or 1.0)
-        while len(self.chosen) < self.wanted:
-            left = np.flatnonzero(self.eligible()[pool])
-            if not len(left):
-                return
-            nearest = self.similar[np.ix_(pool[left], self.chosen)].max(axis=1) if self.chosen else 0.0
-            gains = (1 - share) * relevance[left] - share * nearest
-            equal = pool[left[gains >= gains.max() - NEAR]].tolist()
-            self.take(next((column for column in answered if column in equal), equal[0]))
+        full = self.has[:, taken >= min(most, default=np.inf)].any(axis=1).tolist()
+        gone = {*self.chosen, *self.pinned}
+        return [column for column in self.ranked if column not in gone and not full[column]]
 
 
 def check(name: str, n_items: int, questions: list[tuple[dict[str, Any], Restriction]]) -> None:
@@ -220,7 +173,7 @@ def check(name: str, n_items: int, questions: list[tuple[dict[str, Any], Restric
     model = model_of(name, n_items=n_items)
     prepared = [model.prepare_recommend(**body, restriction=restriction) for body, restriction in questions]
     for one, ranking in zip(prepared, model.rank([one.query for one in prepared]), strict=True):
-        naive, found = Naive(name, n_items, one.query), ranking.items.tolist()
+        naive, found = NaiveOfModel(name, n_items, one.query), ranking.items.tolist()
         assert found == naive.page(found)
         assert ranking.scores.tolist() == [naive.own[column] for column in found]
         alone = model.rank([one.query])[0]
@@ -255,14 +208,6 @@ def shown(model: Model, limit: int, **more: Any) -> Ranking:
     return model.rank([prepared.query])[0]
 
 
-def test_a_page_is_full_while_limits_leave_items_behind_the_pool() -> None:
-    """If all items of the pool have one genre and two of it may be shown, items behind the pool fill the page."""
-    boosts = (Boost(genre("a", MANY) & ~genre("b", MANY), 10.0),)
-    rules = Rules(diversity=0.5, limits=(Limit(field_of(MANY), 2),), boosts=boosts)
-    for name in EVERY_FAMILY:
-        assert len(shown(model_of(name, n_items=MANY), 12, rules=rules).items) == 12
-
-
 def test_a_pin_does_not_change_the_relevance_of_other_items() -> None:
     """Pinning the best item, ten times as good as the next, does not change the relevance of the others."""
     similarities = np.eye(4)
@@ -294,26 +239,6 @@ def test_reasons_name_the_rules_that_moved_an_item() -> None:
     diverse = shown(model, 5, rules=Rules(diversity=0.5))
     assert diverse.items[0] == plain.items[0]
     assert ("diversified",) in diverse.reasons
-
-
-def test_limits_hold_across_the_pages_of_one_ranking() -> None:
-    """A limit counts from the start of the ranking to the end of the last page. Missing values are not limited."""
-    model, rules = model_of("SVD"), Rules(limits=(Limit(field_of(N_ITEMS), 2),))
-    whole = shown(model, 20, rules=rules).items.tolist()
-    pages = [
-        shown(model, 2, offset=offset, rules=rules).from_place(offset).items.tolist() for offset in range(0, 20, 2)
-    ]
-    assert [column for page in pages for column in page] == whole
-    for label in "abc":
-        assert sum(label in (labels_of(N_ITEMS)[column] or "").split("|") for column in whole) <= 2
-
-
-def test_a_pin_beyond_the_ranking_is_its_last_item() -> None:
-    """This also holds if a page ends before the pin."""
-    model = model_of("SVD")
-    count = len(shown(model, N_ITEMS).items)
-    assert shown(model, N_ITEMS, pins=[("i30", 900)]).items.tolist()[count - 1] == 30
-    assert 30 not in shown(model, 3, pins=[("i30", 900)]).items.tolist() or shown(model, 3).items.tolist().count(30)
 
 
 def counting_sorts(monkeypatch: pytest.MonkeyPatch) -> list[int]:

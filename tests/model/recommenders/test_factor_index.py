@@ -5,30 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from svc.model.ranking.query import Ranking
 from svc.model.recommenders import factor_index
 from svc.model.recommenders.factor_index import FactorIndex
 from svc.model.recommenders.scan import Wanted, scan
 from tests.model.recommenders.test_scan import NONE, built
-
-
-def same_bits(one: Ranking, other: Ranking) -> bool:
-    return one.items.tobytes() == other.items.tobytes() and one.scores.tobytes() == other.scores.tobytes()
-
-
-def test_excluding_every_item_gives_an_empty_ranking() -> None:
-    """Excluding every item leaves no candidate, for ordinary and zero vectors."""
-    everything = np.arange(20, dtype=np.int32)
-    for ranking in scan(built(np.ones((20, 2))), np.array([[1.0, 2.0], [0.0, 0.0]]), [Wanted(5, everything)] * 2):
-        assert not len(ranking.items)
-
-
-def test_a_limit_above_the_catalogue_returns_all_of_it() -> None:
-    """Every item comes back, items of norm zero with the score 0."""
-    factors = np.array([[0.0], [-1.0], [2.0], [0.0]])
-    (ranking,) = scan(built(factors), np.array([[1.0]]), [Wanted(100, NONE)])
-    assert ranking.items.tolist() == [2, 0, 3, 1]
-    assert ranking.scores.tolist() == [2.0, 0.0, 0.0, -1.0]
 
 
 def test_cosine_ignores_length_and_bias() -> None:
