@@ -31,7 +31,7 @@ from svc.serving.models.costs import Cost
 from svc.serving.models.lanes import Lane
 from svc.serving.models.recipes import Policy
 from svc.serving.models.threads import NICENESS
-from tests.serving.client import BATCH, BATCH_RELATED, N_ITEMS, RECOMMEND, Answer, Client, serve, served_in, serving
+from tests.serving.client import BATCH, BATCH_RELATED, RECOMMEND, Answer, Client, serve, served_in, serving
 from tests.serving.sent import Sent
 
 pytestmark = pytest.mark.anyio
@@ -75,14 +75,6 @@ async def test_recommend_answers_items_with_scores_and_metadata() -> None:
         number = int(item["item_id"][1:])
         assert number > 3
         assert (item["title"], item["year"]) == (f"Title {number}", 1990 + number)
-
-
-async def test_items_without_metadata_have_null_fields() -> None:
-    """The metadata table has no row of such an item."""
-    async with serving() as (client, _):
-        answer = await client.post(RECOMMEND, {"user_id": "u3", "limit": N_ITEMS, "include_seen": True})
-    bare = next(item for item in answer.json["items"] if item["item_id"] == "i0")
-    assert (bare["title"], bare["year"]) == (None, None)
 
 
 async def test_a_batch_answers_each_element_like_a_single_request() -> None:

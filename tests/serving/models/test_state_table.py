@@ -257,7 +257,7 @@ def test_a_recipe_that_stops_parsing_keeps_its_model(home: Path) -> None:
         assert server.metric("svc_skipped_recipes") == 1
         assert server.metric('svc_recipe_parse_failed{recipe="a"}') == 1
         put(home / "a.yaml", good)
-        server.wait_for("artifact_load_error_cleared", name="a")
+        assert server.wait_for("artifact_load_error_cleared", name="a")["reason"] == "recipe_parsed"
         assert server.details()[0] == 200
         assert server.metric("svc_skipped_recipes") == 0
         assert server.metric('svc_recipe_parse_failed{recipe="a"}') == 0
