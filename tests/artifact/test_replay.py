@@ -26,8 +26,7 @@ from svc.recipe.load import LoadedRecipe
 from svc.serving.models.loader import Loader
 from svc.settings import Settings
 from tests.privileges import permissions_hold
-from tests.serving.artifacts import header, popularity_model, write_artifact
-from tests.serving.models.test_loader import recipe
+from tests.serving.artifacts import header, popularity_model, recipe, write_artifact
 
 GOOD, LEAKED = f"k1:{'11' * 32}", f"k2:{'22' * 32}"
 KEYS = parse_signing_keys(f"{GOOD},{LEAKED}")

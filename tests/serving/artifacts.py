@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,8 @@ from svc.model.model import Model
 from svc.model.recommenders.factor_index import FactorIndex
 from svc.model.recommenders.factors import SVDScorer
 from svc.model.recommenders.popularity import PopularityScorer
+from svc.recipe.load import LoadedRecipe, load_recipe
+from svc.recipe.serving_schema import Availability
 from svc.settings import Settings
 
 SIGNING_KEYS = "k1:" + "11" * 32
@@ -90,3 +93,22 @@ def write_artifact(
     payload = encode(model)
     write = partial(layout.write, kid=kid, key=key, header=head or header(), payload=payload)
     return open_store(str(path), Settings()).publish(write, versioning).written.sha256_hex
+
+
+def recipe(folder: Path, **more: Any) -> LoadedRecipe:
+    """Write the recipe `a`, whose artifact is `a.svc` in this folder, and load it as a server does."""
+    content = {
+        "name": "a",
+        "source": {"type": "csv", "path": "none.csv"},
+        "schema": {"user_column": "u", "item_column": "i"},
+        "output": {"path": "a.svc", "versioning": "always_overwrite"},
+        **more,
+    }
+    (folder / "a.yaml").write_text(json.dumps(content), encoding="utf-8")
+    return load_recipe(folder / "a.yaml", {}, settings=Settings(), for_serving=True)
+
+
+def availability(mode: str = "allow", **more: Any) -> Availability:
+    """Return the declaration of a list of available items."""
+    source = {"type": "csv", "path": "list.csv"}
+    return Availability.model_validate({"source": source, "id_column": "item_id", "mode": mode, **more})

@@ -30,6 +30,8 @@ from svc.serving.transport.server import bind, listen
 from svc.settings import MIB, Settings
 from tests.serving.artifacts import SIGNING_KEYS, factor_model, write_artifact
 
+pytestmark = pytest.mark.anyio
+
 SETTINGS = Settings(signing_keys=SIGNING_KEYS)
 
 
@@ -251,7 +253,6 @@ def test_a_signal_during_the_first_loads_ends_the_server_before_it_answers(
     assert [record["event"] for record in records.all] == ["security.posture", "serve_shutdown"]
 
 
-@pytest.mark.anyio
 async def test_a_client_that_stays_does_not_outlast_the_drain(
     records: Records, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -267,7 +268,6 @@ async def test_a_client_that_stays_does_not_outlast_the_drain(
     assert [record["drain_seconds"] for record in records.of("serve_shutdown")] == [21.0]
 
 
-@pytest.mark.anyio
 async def test_unsafe_modes_are_logged_while_the_server_runs(records: Records) -> None:
     """The warning comes every five minutes."""
     with trio.move_on_after(601):

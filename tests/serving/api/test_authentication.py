@@ -94,7 +94,6 @@ def test_a_key_may_come_as_a_bearer_token(headers: dict[bytes, bytes], key: byte
     assert key_in(headers) == key
 
 
-@pytest.mark.anyio
 async def test_replaced_keys_apply_at_once(digests: list[bytes]) -> None:
     """A removed key is refused although it was accepted before. Only accepted keys have a kid."""
     old, new = "a" * 43, "b" * 43
@@ -110,7 +109,6 @@ async def test_replaced_keys_apply_at_once(digests: list[bytes]) -> None:
     assert auth.kid_of(new.encode()) == "next"
 
 
-@pytest.mark.anyio
 async def test_an_attempt_costs_one_digest_and_an_accepted_key_none(digests: list[bytes], lowered: list[int]) -> None:
     """An attempt costs one scrypt for any number of entries. An accepted key costs none at later requests.
 
@@ -131,7 +129,6 @@ async def test_an_attempt_costs_one_digest_and_an_accepted_key_none(digests: lis
     assert len(digests) == 3
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     "value", [b"", b"short", b"A" * 42, b"A" * 44, b"A" * 42 + b"!", b" " + b"A" * 43, b"\xff" * 43]
 )
@@ -144,7 +141,6 @@ async def test_values_without_the_form_of_a_key_are_not_hashed(value: bytes, dig
     assert digests == []
 
 
-@pytest.mark.anyio
 async def test_a_partly_right_key_takes_the_same_work_as_any_wrong_key(
     digests: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,7 +169,6 @@ async def test_a_partly_right_key_takes_the_same_work_as_any_wrong_key(
     assert work == [(1, 5, {32})] * 3
 
 
-@pytest.mark.anyio
 async def test_a_flood_of_refusals_is_slowed_down() -> None:
     """The refusals of one second are sent at once. Later ones are sent at a bounded rate, after a bounded wait."""
     checker = made(new_api_key())

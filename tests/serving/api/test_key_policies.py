@@ -6,9 +6,7 @@ import datetime
 import json
 import os
 import re
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 import trio
 import trio.testing
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
@@ -148,7 +147,6 @@ def test_a_rate_holds_for_any_sequence_of_requests(per_min: int, burst: int, ask
     trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
-@pytest.mark.anyio
 async def test_the_used_rate_of_a_key_survives_a_change_of_policies() -> None:
     """A new rate applies from the change on. A key whose policy is removed has no bound."""
     book = KeyPolicies(Metrics.disabled(), policies("shop: {rate: 1/h, burst: 3}"))
@@ -168,35 +166,19 @@ class Portal(NamedTuple):
 
     client: Client
     book: KeyPolicies
-    token: trio.lowlevel.TrioToken
+    loop: BlockingPortal
 
     def ask(self, method: str, target: str, body: bytes, headers: dict[str, str]) -> Answer:
-        return trio.from_thread.run(
-            lambda: self.client.call(method, target, body, headers=headers), trio_token=self.token
-        )
+        return self.loop.call(lambda: self.client.call(method, target, body, headers=headers))
 
 
 @pytest.fixture(scope="module")
 def portal() -> Iterator[Portal]:
-    ready, made = threading.Event(), list[Portal]()
-    stop = trio.Event()
-
-    async def live() -> None:
-        keys = parse_api_keys(f"shop:{hash_api_key(KEY)},free:{hash_api_key(FREE)}")
-        async with AsyncExitStack() as stack:
-            book = KeyPolicies(Metrics.disabled())
-            entered = serving(Settings(), keys, Metrics.create(), policies=book)
-            client, _ = await stack.enter_async_context(entered)
-            made.append(Portal(client, book, trio.lowlevel.current_trio_token()))
-            ready.set()
-            await stop.wait()
-
-    thread = threading.Thread(target=trio.run, args=(live,))
-    thread.start()
-    ready.wait()
-    yield made[0]
-    trio.from_thread.run_sync(stop.set, trio_token=made[0].token)
-    thread.join()
+    keys = parse_api_keys(f"shop:{hash_api_key(KEY)},free:{hash_api_key(FREE)}")
+    book = KeyPolicies(Metrics.disabled())
+    server = serving(Settings(), keys, Metrics.create(), policies=book)
+    with start_blocking_portal("trio") as loop, loop.wrap_async_context_manager(server) as (client, _):
+        yield Portal(client, book, loop)
 
 
 ROWS = ("recommend", "recommend_related", "recommend_users", "batch_recommend", "batch_recommend_related")
@@ -310,7 +292,6 @@ def bounded(text: str) -> Callable[[], Any]:
     return lambda: serving(Settings(), keys, metrics, policies=KeyPolicies(metrics, policies(text)))
 
 
-@pytest.mark.anyio
 async def test_a_refusal_has_retry_after_and_a_batch_counts_its_elements() -> None:
     """The answer is 429, counted by key and code. Refused requests cost no tokens."""
     async with bounded("shop: {rate: 1/min, burst: 5}")() as (client, state):
@@ -332,7 +313,6 @@ async def test_a_refusal_has_retry_after_and_a_batch_counts_its_elements() -> No
     assert 'svc_v1_requests_total{recipe="movies",status="rate_limited"} 2.0' in text
 
 
-@pytest.mark.anyio
 async def test_a_wrong_key_gets_401_before_403() -> None:
     """A wrong key learns nothing about policies."""
     async with bounded("shop: {recipes: []}")() as (client, _):
@@ -341,7 +321,6 @@ async def test_a_wrong_key_gets_401_before_403() -> None:
         assert (await client.get("/v1/health")).status == 503
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("text", "verb", "body", "status"),
     [
@@ -380,7 +359,6 @@ async def test_a_flood_of_refusals_delays_only_its_own_key(
     assert float(counted[1]) >= 12
 
 
-@pytest.mark.anyio
 async def test_a_delayed_refusal_ends_when_its_client_disconnects(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that floods and disconnects costs no memory."""
     monkeypatch.setattr(key_policies, "REFUSALS_PER_S", 0.01)

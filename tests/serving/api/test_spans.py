@@ -25,6 +25,8 @@ from tests.serving.api.test_headers import GIVEN, SPAN, TRACE
 from tests.serving.client import Client, serving
 from tests.serving.sent import Sent
 
+pytestmark = pytest.mark.anyio
+
 MOVIES = "/v1/recipes/movies:recommend"
 
 
@@ -57,7 +59,6 @@ def context(span: ReadableSpan) -> Any:
     return span.context
 
 
-@pytest.mark.anyio
 async def test_a_request_is_a_span_of_the_callers_trace() -> None:
     """The span is a child of the caller's span and has facts of the request. The answer has its id."""
     async with serving() as (plain, _):
@@ -91,7 +92,6 @@ async def test_a_request_is_a_span_of_the_callers_trace() -> None:
     assert step.parent.span_id == context(span).span_id
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("verb", ["recommend", "batch-recommend"])
 async def test_spans_change_no_answer(verb: str) -> None:
     """Body and headers equal those of a server without spans, except the span id of the trace."""
@@ -104,7 +104,6 @@ async def test_spans_change_no_answer(verb: str) -> None:
     assert [span.name for span in collected.take()] == ["rank", f"POST /v1/recipes/{{name}}:{verb}"]
 
 
-@pytest.mark.anyio
 async def test_without_a_callers_trace_a_request_begins_one() -> None:
     """The new trace id is in the log and in no header. The next request of the task begins another trace."""
     async with serving() as (plain, _):
@@ -120,7 +119,6 @@ async def test_without_a_callers_trace_a_request_begins_one() -> None:
     assert all("svc.recipe" not in (span.attributes or {}) for span in (first, second)), "no such recipe"
 
 
-@pytest.mark.anyio
 async def test_a_caller_that_does_not_sample_gets_no_span() -> None:
     """The caller's flag decides, as in OpenTelemetry's default sampler. The answer keeps the flag."""
     async with serving() as (plain, _):
@@ -130,7 +128,6 @@ async def test_a_caller_that_does_not_sample_gets_no_span() -> None:
     assert collected.take() == []
 
 
-@pytest.mark.anyio
 async def test_errors_of_the_server_are_errors_of_the_span() -> None:
     """A 5xx marks the span as an error, a 4xx does not. An unknown method or path makes no new span name."""
     async with serving() as (plain, _):
@@ -153,7 +150,6 @@ async def test_errors_of_the_server_are_errors_of_the_span() -> None:
     assert listed.name == "GET /v1/recipes"
 
 
-@pytest.mark.anyio
 async def test_probes_make_no_spans() -> None:
     """Orchestrators send probes every second."""
     async with serving() as (plain, _):
@@ -163,7 +159,6 @@ async def test_probes_make_no_spans() -> None:
     assert collected.take() == []
 
 
-@pytest.mark.anyio
 async def test_a_client_that_disconnects_ends_its_span() -> None:
     """The span has an error for the disconnection, and no status."""
     async with serving() as (plain, _):

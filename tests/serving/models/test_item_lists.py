@@ -13,26 +13,22 @@ import trio
 from svc.errors import DataSourceError
 from svc.model.ids import IdTable
 from svc.model.ranking.rerank import Share
-from svc.recipe.load import load_recipe
-from svc.recipe.serving_schema import Availability, NewItems, Serving
+from svc.recipe.serving_schema import NewItems, Serving
 from svc.serving.models import item_lists
 from svc.serving.models.fragments import ItemFragments
 from svc.serving.models.item_lists import NewItemList, available_items, place, read_ids, read_new_items
 from svc.settings import Settings
+from tests.serving.artifacts import availability, recipe
 from tests.serving.client import model
 from tests.serving.watched import FakeRecipe, World, until
+
+pytestmark = pytest.mark.anyio
 
 
 def listed_ids(folder: Path, text: str) -> Any:
     (folder / "list.csv").write_text(text, encoding="utf-8")
-    (folder / "a.yaml").write_text(
-        "name: a\nsource: {type: csv, path: x.csv}\nschema: {user_column: u, item_column: i}\n"
-        "output: {path: a.svc}\nserving:\n  availability:\n    source: {type: csv, path: list.csv}\n"
-        "    id_column: item_id\n    mode: allow\n",
-        encoding="utf-8",
-    )
-    recipe = load_recipe(folder / "a.yaml", {}, settings=Settings(), for_serving=True)
-    return read_ids(recipe, Settings(), {})
+    declared = availability().model_dump(mode="json", exclude_unset=True)
+    return read_ids(recipe(folder, serving={"availability": declared}), Settings(), {})
 
 
 def test_ids_are_read_as_text_without_duplicates(tmp_path: Path) -> None:
@@ -51,31 +47,27 @@ def test_an_invalid_list_of_available_items_is_an_error(tmp_path: Path, text: st
 def test_a_list_allows_its_items_or_denies_them() -> None:
     """Ids that the model does not know are ignored."""
     for mode, expected in (("allow", [0, 2]), ("deny", [1])):
-        availability = Availability.model_validate(
-            {"source": {"type": "csv", "path": "x.csv"}, "id_column": "id", "mode": mode}
-        )
-        items = available_items(availability, ("c", "unknown", "a"), IdTable.from_ids(["a", "b", "c"]))
+        items = available_items(availability(mode), ("c", "unknown", "a"), IdTable.from_ids(["a", "b", "c"]))
         assert items.columns().tolist() == expected
 
 
-RECIPE = """
-name: a
-source: {type: csv, path: x.csv}
-schema: {user_column: u, item_column: i}
-features:
-  item:
-    source: {type: csv, path: none.csv}
-    id_column: item_id
-    columns: [{name: tag, kind: categorical}, {name: age, kind: numerical}]
-item_metadata:
-  source: {type: csv, path: titles.csv}
-  id_column: item_id
-  fields: [title]
-  filter_fields: [{name: title, kind: categorical}, {name: year, kind: numerical}]
-training: {algorithms: [IALSRecommender]}
-output: {path: a.svc}
-serving: {new_items: {source: {type: csv, path: new.csv}, max_items: 4}}
-"""
+WITH_NEW_ITEMS: dict[str, Any] = {
+    "features": {
+        "item": {
+            "source": {"type": "csv", "path": "none.csv"},
+            "id_column": "item_id",
+            "columns": [{"name": "tag", "kind": "categorical"}, {"name": "age", "kind": "numerical"}],
+        }
+    },
+    "item_metadata": {
+        "source": {"type": "csv", "path": "titles.csv"},
+        "id_column": "item_id",
+        "fields": ["title"],
+        "filter_fields": [{"name": "title", "kind": "categorical"}, {"name": "year", "kind": "numerical"}],
+    },
+    "training": {"algorithms": ["IALSRecommender"]},
+    "serving": {"new_items": {"source": {"type": "csv", "path": "new.csv"}, "max_items": 4}},
+}
 
 
 def declared(**shares: float | None) -> NewItems:
@@ -88,9 +80,7 @@ TITLES = "item_id,title,year\nx,First,1999\ni3,Known,\n"
 def listing(folder: Path, text: str, titles: str = TITLES) -> NewItemList:
     (folder / "new.csv").write_text(text, encoding="utf-8")
     (folder / "titles.csv").write_text(titles, encoding="utf-8")
-    (folder / "a.yaml").write_text(RECIPE, encoding="utf-8")
-    recipe = load_recipe(folder / "a.yaml", {}, settings=Settings(), for_serving=True)
-    return read_new_items(recipe, Settings(), {})
+    return read_new_items(recipe(folder, **WITH_NEW_ITEMS), Settings(), {})
 
 
 def test_new_items_have_the_features_and_metadata_of_the_list(tmp_path: Path) -> None:
@@ -164,7 +154,6 @@ def items(*ids: str, **features: Any) -> NewItemList:
     return NewItemList(ids, tuple(features for _ in ids), None, None, repr((ids, features)).encode())
 
 
-@pytest.mark.anyio
 async def test_the_last_list_stays_if_the_source_fails() -> None:
     """An empty list, an error, a hang and unusable features are logged once. The age grows until a valid list comes."""
     world = Listing(items("x", "i3", tag="a"))
@@ -199,7 +188,6 @@ async def test_the_last_list_stays_if_the_source_fails() -> None:
         assert "svc_new_items_age_seconds{" not in world.metrics.render().decode()
 
 
-@pytest.mark.anyio
 async def test_a_list_is_read_again_if_the_metadata_of_its_recipe_changes() -> None:
     """New items would otherwise keep the old fields."""
     world = Listing(items("x"))

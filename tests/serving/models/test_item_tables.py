@@ -18,10 +18,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from svc.errors import MetadataError
-from svc.recipe.load import LoadedRecipe, load_recipe
+from svc.recipe.load import LoadedRecipe
 from svc.serving.models.item_tables import MetadataTable, load_metadata
 from svc.settings import Settings
 from svc.sources.parquet import ParquetSource
+from tests.serving import artifacts
 from tests.serving.artifacts import ids
 
 MIB = 1 << 20
@@ -166,20 +167,8 @@ TABLE = "item_id,title,year,secret\n,Blank,1990,x\ni2,Two,1992,x\nother,Nobody,1
 
 def recipe(folder: Path, table: str = TABLE, **metadata: Any) -> LoadedRecipe:
     (folder / "items.csv").write_text(table, encoding="utf-8")
-    content = {
-        "name": "a",
-        "source": {"type": "csv", "path": "none.csv"},
-        "schema": {"user_column": "u", "item_column": "i"},
-        "output": {"path": "a.svc"},
-        "item_metadata": {
-            "source": {"type": "csv", "path": "items.csv"},
-            "id_column": "item_id",
-            "fields": ["title", "year"],
-            **metadata,
-        },
-    }
-    (folder / "a.yaml").write_text(json.dumps(content), encoding="utf-8")
-    return load_recipe(folder / "a.yaml", {}, settings=SETTINGS, for_serving=True)
+    source = {"source": {"type": "csv", "path": "items.csv"}, "id_column": "item_id", "fields": ["title", "year"]}
+    return artifacts.recipe(folder, item_metadata={**source, **metadata})
 
 
 def load(loaded: LoadedRecipe, settings: Settings = SETTINGS) -> MetadataTable | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,29 +17,16 @@ from svc.artifact.store import open_store
 from svc.errors import ArtifactError, UsersNotServed
 from svc.model.ids import IdTable
 from svc.model.model import Model
-from svc.recipe.load import LoadedRecipe, load_recipe
+from svc.recipe.load import LoadedRecipe
 from svc.recipe.serving_schema import Serving
 from svc.serving.models.fragments import ItemFragments
 from svc.serving.models.loader import Loaded, Loader, rehearse_answers
 from svc.settings import Settings
 from tests.families import EVERY_FAMILY, family
 from tests.model.test_model import made
-from tests.serving.artifacts import OTHER_KEYS, SIGNING_KEYS, header, popularity_model, write_artifact
+from tests.serving.artifacts import OTHER_KEYS, SIGNING_KEYS, header, popularity_model, recipe, write_artifact
 
 SETTINGS = Settings()
-
-
-def recipe(folder: Path, **more: Any) -> LoadedRecipe:
-    path = folder / "a.yaml"
-    content = {
-        "name": "a",
-        "source": {"type": "csv", "path": "none.csv"},
-        "schema": {"user_column": "u", "item_column": "i"},
-        "output": {"path": "a.svc", "versioning": "always_overwrite"},
-        **more,
-    }
-    path.write_text(json.dumps(content), encoding="utf-8")
-    return load_recipe(path, {}, settings=SETTINGS, for_serving=True)
 
 
 def load(

@@ -12,8 +12,8 @@ import trio
 from structlog.testing import capture_logs
 
 from svc.errors import AvailabilityStale, RecipeNotFound
-from svc.recipe.serving_schema import Availability
 from svc.serving.models.registry import Entry, Faults, ListState, Registry, Served, WorkersState
+from tests.serving.artifacts import availability
 
 
 def served(name: str = "movies") -> Served:
@@ -119,10 +119,7 @@ async def test_a_stale_list_stops_a_recipe_only_in_mode_allow() -> None:
     """A list that was never read is stale too. Without `max_stale_seconds`, no age is stale."""
 
     def entry(mode: str, age_s: float | None, longest_s: float | None = 60) -> Entry:
-        source = {"type": "csv", "path": "x.csv"}
-        declared = Availability.model_validate(
-            {"source": source, "id_column": "id", "mode": mode, "max_stale_seconds": longest_s}
-        )
+        declared = availability(mode, max_stale_seconds=longest_s)
         read_at = None if age_s is None else trio.current_time() - age_s
         return replace(loaded("a"), availability=ListState(declared, (), read_at))
 

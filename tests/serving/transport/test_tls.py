@@ -452,7 +452,6 @@ async def test_scopes_other_than_requests_are_refused() -> None:
         await AsgiApplication(Echo(), unread_s=30)({"type": "lifespan"}, Exchanged().receive, Exchanged().send)
 
 
-@pytest.mark.anyio
 async def test_a_body_that_no_handler_reads_is_not_kept() -> None:
     """The length of the body does not matter. A client that disconnects within it gets no answer."""
     parts = [{"type": "http.request", "body": b"x" * 1000, "more_body": number < 3} for number in range(4)]

@@ -9,6 +9,8 @@ import pytest
 from svc.processes import SealedMemory
 from svc.serving.workers import channel
 
+pytestmark = pytest.mark.anyio
+
 REFUSED = [
     *(b"", b"[]", b"null", b"\xff", b"1", b"{}", b'["1"]', b"[true]", b"[1.0]", b"[1, 2]", b'[1, "metrics"]'),
     *(b'[1, "metrics", ["a"]]', b'[1, "metrics", "a", 2]', json.dumps([1, "metrics", "n" * 2000]).encode()),
@@ -23,7 +25,6 @@ def test_invalid_messages_of_a_worker_are_refused(data: bytes) -> None:
         channel.parse_message(data)
 
 
-@pytest.mark.anyio
 async def test_messages_of_any_length_arrive_in_order() -> None:
     """A long message is sent as a sealed file, beside the files that it carries."""
     ours, theirs = channel.pair()
@@ -41,7 +42,6 @@ async def test_messages_of_any_length_arrive_in_order() -> None:
         assert await channel.receive(theirs) is None
 
 
-@pytest.mark.anyio
 async def test_the_parent_receives_messages_until_the_worker_ends() -> None:
     ours, theirs = channel.pair()
     with ours, theirs:

@@ -32,6 +32,8 @@ from svc.serving.workers.counters import BEAT_S, WorkerPage
 from svc.serving.workers.fleet import Fleet, Order, WorkerRecord, answer
 from svc.settings import Settings
 
+pytestmark = pytest.mark.anyio
+
 
 @pytest.fixture
 def anyio_backend() -> tuple[str, dict[str, Any]]:
@@ -81,7 +83,6 @@ def carry_out(fleet: Fleet, worker: WorkerRecord) -> None:
         fleet._done(worker, seq)
 
 
-@pytest.mark.anyio
 async def test_wait_until_executed_waits_for_every_ready_worker() -> None:
     """Workers that are starting or have ended are not waited for."""
     fleet = fleet_of(3)
@@ -111,7 +112,6 @@ async def test_wait_until_executed_waits_for_every_ready_worker() -> None:
     assert starting.is_ready
 
 
-@pytest.mark.anyio
 async def test_a_new_worker_gets_the_current_state() -> None:
     """The worker gets the current keys and policies once."""
     fleet = fleet_of(1)
@@ -123,7 +123,6 @@ async def test_a_new_worker_gets_the_current_state() -> None:
     assert kinds(worker) == ["keys", "policies", "skip"]
 
 
-@pytest.mark.anyio
 async def test_a_key_keeps_its_cells_when_policies_change() -> None:
     """The used part of its rate stays used."""
     fleet = fleet_of(1)
@@ -143,7 +142,6 @@ def messages(rng: random.Random) -> bytes:
     return rng.choice([message.encode(), bytes(damaged), b"[" * rng.randrange(2000), rng.randbytes(rng.randrange(99))])
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("seed", range(20))
 async def test_no_message_of_a_worker_ends_the_parent(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """An invalid message or a closed socket kills the worker. A repeated number is no error."""
@@ -168,7 +166,6 @@ async def test_no_message_of_a_worker_ends_the_parent(seed: int, monkeypatch: py
     assert killed == list(range(50))
 
 
-@pytest.mark.anyio
 async def test_workers_accept_only_after_the_order_to_accept() -> None:
     """A worker that starts later gets the order at its start. Each worker has a slot of its own."""
     fleet = fleet_of(2)
@@ -183,7 +180,6 @@ async def test_workers_accept_only_after_the_order_to_accept() -> None:
     assert kinds(later)[-2:] == ["accept", "end"]
 
 
-@pytest.mark.anyio
 async def test_a_worker_is_silent_after_five_seconds_without_a_heartbeat() -> None:
     """One heartbeat between two checks is enough, however late the check is."""
     worker, _ = add_worker(fleet_of(1), 1)
@@ -227,7 +223,6 @@ def open_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("is_silent", [False, True], ids=["ended", "silent"])
 async def test_an_ended_worker_is_replaced_until_the_fleet_ends(
     is_silent: bool, monkeypatch: pytest.MonkeyPatch
@@ -287,7 +282,6 @@ def few_descriptors(free: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("free", range(7))
 async def test_a_worker_starts_as_soon_as_file_descriptors_are_free(free: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fleet retries until then. It leaks no process and no descriptor, and a long order arrives late, but whole."""
@@ -324,7 +318,6 @@ async def test_a_worker_starts_as_soon_as_file_descriptors_are_free(free: int, m
     assert open_descriptors() == before
 
 
-@pytest.mark.anyio
 async def test_a_worker_that_cannot_be_sent_an_order_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker would otherwise serve an earlier state unnoticed."""
     fleet, killed = fleet_of(1), list[int]()
@@ -340,7 +333,6 @@ async def test_a_worker_that_cannot_be_sent_an_order_is_killed(monkeypatch: pyte
     assert killed == [7]
 
 
-@pytest.mark.anyio
 async def test_sums_include_ended_and_running_workers() -> None:
     """The counts of a killed worker stay in the sums. Resources of processes are summed too."""
     fleet = fleet_of(2)
@@ -351,7 +343,6 @@ async def test_sums_include_ended_and_running_workers() -> None:
     assert text.count("# TYPE svc_v1_requests_total counter") == 1
 
 
-@pytest.mark.anyio
 async def test_the_answer_to_a_failed_query_is_its_error() -> None:
     """The error is that of the failed store or of the unknown recipe. A defect is logged and answered as such."""
 

@@ -18,14 +18,15 @@ from svc.artifact.store import open_store
 from svc.errors import ArtifactError, SignatureMismatch
 from svc.model.codec import Stored
 from svc.processes import SealedMemory
-from svc.recipe.serving_schema import Availability
 from svc.serving.models.item_lists import PlacedItems
 from svc.serving.models.loader import Loaded, Loader
 from svc.serving.models.registry import Entry, ListState, Served
 from svc.serving.workers.package import Package, WorkerLanes, mirror_entry, pack_loaded
 from tests.model.test_model import FAMILIES, made, queries
-from tests.serving.artifacts import OTHER_KEYS, SIGNING_KEYS, factor_model, write_artifact
-from tests.serving.models.test_loader import SETTINGS, recipe
+from tests.serving.artifacts import OTHER_KEYS, SIGNING_KEYS, availability, factor_model, recipe, write_artifact
+from tests.serving.models.test_loader import SETTINGS
+
+pytestmark = pytest.mark.anyio
 
 METADATA = {
     "source": {"type": "csv", "path": "items.csv"},
@@ -138,23 +139,15 @@ def test_a_wrong_signature_is_refused_before_packing(tmp_path: Path) -> None:
     assert isinstance(caught.value, SignatureMismatch) or caught.value.stage == "hmac"
 
 
-def declared() -> Availability:
-    return Availability.model_validate(
-        {"mode": "allow", "source": {"type": "csv", "path": "x.csv"}, "id_column": "item_id"}
-    )
-
-
-@pytest.mark.anyio
 async def test_the_age_of_a_list_is_sent_on_a_clock_that_processes_share() -> None:
     """Each event loop has a clock of its own. The ids of the list are not sent."""
     began = time.perf_counter()
-    state = ListState(declared(), ("i1", "i2"), trio.current_time() - 60.0)
+    state = ListState(availability(), ("i1", "i2"), trio.current_time() - 60.0)
     entry, _ = pickle.loads(pickle.dumps(mirror_entry(Entry("a", "a.yaml", availability=state))))
     assert entry.availability.content is None
     assert entry.availability.read_at == pytest.approx(began - 60.0, abs=5.0)
 
 
-@pytest.mark.anyio
 async def test_new_items_are_sent_once_and_to_each_new_worker() -> None:
     """New items may be large. Later changes of the recipe do not send them again."""
     new = PlacedItems(cast(Any, "n1"), cast(Any, None), None)

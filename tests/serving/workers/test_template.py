@@ -18,6 +18,8 @@ from svc.serving.workers.template import PID, POLL_S, Pauses, Template, environm
 from svc.settings import variables
 from tests.serving.workers.test_fleet import few_descriptors, open_descriptors
 
+pytestmark = pytest.mark.anyio
+
 SECRETS = {
     "SVC_SIGNING_KEYS": "k1:00",
     "SVC_VERIFY_KEYS": "k1:ed25519:00",
@@ -99,7 +101,6 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> list[FakeProcess]:
     return FakeProcess.started
 
 
-@pytest.mark.anyio
 async def test_an_ended_template_is_restarted_at_once(fakes: list[FakeProcess]) -> None:
     """`copy` raises OSError before the restart, which is logged with the exit code."""
     kept = Template({})
@@ -124,7 +125,6 @@ async def end_and_copy(kept: Template, fakes: list[FakeProcess]) -> None:
         nursery.cancel_scope.cancel()
 
 
-@pytest.mark.anyio
 async def test_other_tasks_go_on_while_a_template_imports_its_modules(
     fakes: list[FakeProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,7 +149,6 @@ async def test_other_tasks_go_on_while_a_template_imports_its_modules(
         nursery.cancel_scope.cancel()
 
 
-@pytest.mark.anyio
 async def test_early_ends_of_a_template_cause_growing_pauses(
     fakes: list[FakeProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,7 +165,6 @@ async def test_early_ends_of_a_template_cause_growing_pauses(
     assert 100 < len(fakes) < 140
 
 
-@pytest.mark.anyio
 async def test_a_template_restarts_as_soon_as_file_descriptors_are_free(
     fakes: list[FakeProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,8 +32,9 @@ from tests.serving.artifacts import factor_model
 from tests.serving.freed import freed
 from tests.serving.workers.test_package import load, prepare
 
+pytestmark = pytest.mark.anyio
 
-@pytest.mark.anyio
+
 async def test_a_worker_answers_after_its_first_orders_and_ends_on_order(freezes: list[str]) -> None:
     """Health has the recipes and the workers. Metrics come from the parent. Objects are frozen once.
 
@@ -88,7 +89,6 @@ async def ask(client: trio.SocketStream, path: str) -> bytes:
     return await client.receive_some()
 
 
-@pytest.mark.anyio
 async def test_a_worker_that_ends_before_accepting_does_not_use_the_listener() -> None:
     """After a signal during the first loads, the socket is bound but does not listen."""
     control, theirs = channel.pair()
@@ -111,7 +111,6 @@ async def asked(address: tuple[str, int], body: bytes = b'{"user_id": "u1", "lim
         return await client.receive_some()
 
 
-@pytest.mark.anyio
 async def test_a_worker_follows_orders_about_models_keys_and_drain(tmp_path: Path, freezes: list[str]) -> None:
     """The worker applies keys, rates, lists, a swap of models with the drop of the old one, and the drain."""
     models = []

@@ -16,7 +16,6 @@ from structlog.testing import capture_logs
 
 from svc.metrics import Metrics
 from svc.recipe.filter_tree import parse_filter
-from svc.recipe.serving_schema import Availability
 from svc.serving.api.authentication import hash_api_key, new_api_key, parse_api_keys
 from svc.serving.api.endpoint import Endpoint
 from svc.serving.api.endpoints import ENDPOINTS, SWAGGER_UI, VERBS
@@ -27,7 +26,8 @@ from svc.serving.models.item_lists import available_items
 from svc.serving.models.recipes import Policy
 from svc.settings import Settings
 from tests.serving.api.test_endpoints import FILES, SCRIPTS, STATIC
-from tests.serving.api.verbs.test_filters import BATCH, POPULAR, RECOMMEND, SOURCE, fields, genres_of, numbers
+from tests.serving.api.verbs.test_filters import BATCH, POPULAR, RECOMMEND, fields, genres_of, numbers
+from tests.serving.artifacts import availability
 from tests.serving.client import N_ITEMS, Answer, Client, serve, served_in, serving
 
 pytestmark = pytest.mark.anyio
@@ -182,7 +182,7 @@ async def test_items_that_satisfy_the_filter_are_listed_most_chosen_first(tree: 
 
 async def test_a_requests_filter_is_joined_with_the_filter_and_list_of_the_recipe() -> None:
     """Listed items satisfy both filters, and the recipe's list does not deny them."""
-    declared = Availability(source=SOURCE, id_column="id", mode="deny")
+    declared = availability("deny")
     policy = Policy(parse_filter({"year": {"exists": True}}, fields().kinds))
     gone = tuple(f"i{item}" for item in BY_COUNT[:20])
     async with listing(policy) as (client, state):
@@ -283,7 +283,6 @@ async def statuses(settings: Settings) -> tuple[int, int, int, int]:
     return found[0], found[1], found[2], found[3]
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("env", "console", "expected"),
     [
@@ -310,7 +309,6 @@ def test_svc_console_overrides_the_default_of_the_environment(text: str, expecte
     assert Settings.from_env({"SVC_CONSOLE": text}).console is expected
 
 
-@pytest.mark.anyio
 async def test_every_file_is_served_with_its_type_and_headers() -> None:
     """Every file has the security headers of the pages, and needs no key."""
     paths = {"index.html": "/", "reference.html": "/v1/docs"}
@@ -329,7 +327,6 @@ async def test_every_file_is_served_with_its_type_and_headers() -> None:
             assert answer.headers["referrer-policy"] == "no-referrer"
 
 
-@pytest.mark.anyio
 async def test_the_console_gets_only_whether_keys_metrics_and_reference_exist() -> None:
     """The page gets no other fact about the server."""
     keys = parse_api_keys(f"k:{hash_api_key(new_api_key())}")
@@ -342,7 +339,6 @@ async def test_the_console_gets_only_whether_keys_metrics_and_reference_exist() 
         assert answer.json == {"keys": True, "metrics": True, "reference": False}
 
 
-@pytest.mark.anyio
 async def test_the_pages_are_served_to_allowed_hosts_only() -> None:
     """A name that an attacker points at the loopback address gets no page."""
     async with serving() as (client, _):

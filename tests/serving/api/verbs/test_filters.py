@@ -22,6 +22,7 @@ from svc.serving.models.item_lists import available_items
 from svc.serving.models.recipes import Policy
 from svc.serving.models.registry import ListState
 from tests.filter_trees import ODD
+from tests.serving.artifacts import availability
 from tests.serving.client import N_ITEMS, Client, serve, served_in, serving
 
 pytestmark = pytest.mark.anyio
@@ -30,7 +31,6 @@ RELATED = "/v1/recipes/movies:recommend-related"
 BATCH = "/v1/recipes/movies:batch-recommend"
 POPULAR = "/v1/recipes/movies/popular"
 GENRES = ["Comedy", "Drama|Comedy", "War", None]
-SOURCE = {"type": "csv", "path": "list.csv"}
 
 
 def genres_of(item: int) -> set[str]:
@@ -301,7 +301,7 @@ async def test_a_stale_list_in_mode_allow_stops_the_recipe() -> None:
 
     `/v1/health` stays as it is, and `/v1/health/details` shows the stale list.
     """
-    declared = Availability(source=SOURCE, id_column="id", mode="allow", refresh_seconds=10, max_stale_seconds=60)
+    declared = availability(refresh_seconds=10, max_stale_seconds=60)
     async with filtering() as (client, state):
 
         async def statuses() -> list[tuple[int, Any]]:
@@ -332,7 +332,7 @@ async def test_a_stale_list_in_mode_allow_stops_the_recipe() -> None:
 
 async def test_a_stale_list_in_mode_deny_stays_in_use() -> None:
     """A list in mode `deny` denies no item before its first read."""
-    declared = Availability(source=SOURCE, id_column="id", mode="deny", refresh_seconds=10, max_stale_seconds=10)
+    declared = availability("deny", refresh_seconds=10, max_stale_seconds=10)
     async with filtering() as (client, state):
         for ids, age_s, gone in ((None, None, set()), (["i5"], 100.0, {5})):
             put_list(state, declared, ids, age_s)

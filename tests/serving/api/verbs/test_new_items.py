@@ -14,10 +14,10 @@ import pytest
 from svc.model.ids import IdTable
 from svc.model.ranking.filter_fields import FilterFields, LabelField
 from svc.model.ranking.new_items import Descriptions, NewItems
-from svc.recipe.serving_schema import Availability
 from svc.serving.models.fragments import ItemFragments
 from svc.serving.models.item_lists import PlacedItems, available_items
 from svc.serving.models.item_tables import MetadataTable
+from tests.serving.artifacts import availability
 from tests.serving.client import BATCH, COMPONENTS, N_ITEMS, RECOMMEND, RELATED, Client, serve, served_in, serving
 
 pytestmark = pytest.mark.anyio
@@ -47,8 +47,7 @@ async def with_new(share: float | None = 0.2, listed: tuple[str, ...] | None = N
         placed = PlacedItems(items, ItemFragments.build(NEW, titles), genres(3))
         available = None
         if listed is not None:
-            declared = {"source": {"type": "csv", "path": "x.csv"}, "id_column": "id", "mode": "allow"}
-            available = available_items(Availability.model_validate(declared), listed, served.model.item_ids, items)
+            available = available_items(availability(), listed, served.model.item_ids, items)
         serve(state, served.beside(available, placed, served.policy))
         yield client
 
