@@ -1,4 +1,7 @@
-"""Each kind of source end to end: `svc validate`, `svc train`, and a server with the trained model."""
+"""Each kind of source end to end: `svc validate`, `svc train`, and a server with the trained model.
+
+The sources in object stores are those of `test_stores.py`.
+"""
 
 from __future__ import annotations
 
@@ -19,17 +22,8 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.artifact.conftest import (  # noqa: F401  # fixtures
-    azure_endpoint,
-    azure_place,
-    gcs_endpoint,
-    gcs_place,
-    s3_endpoint,
-    s3_place,
-)
 from tests.e2e.conftest import ROOT, Ended, Shop, write_sales
 from tests.e2e.server import Server, until
-from tests.e2e.test_stores import environment
 from tests.serving.artifacts import SIGNING_KEYS
 from tests.sources.conftest import BigQuery, Page, WebServer, tls_context
 
@@ -39,7 +33,7 @@ DSN = "SVC_RECIPE_DSN"
 COLUMNS = ("user_id", "item_id", "ts")
 SERVERS = {"postgres": "SVC_TEST_POSTGRES_URL", "mariadb": "SVC_TEST_MYSQL_URL"}
 TRAINING = {"algorithms": ["TopPop"], "n_trials": 1, "cutoff": 5, "split": {"scheme": "time_user"}}
-KINDS = ("csv", "parquet", "sqlite", *SERVERS, "bigquery", "https", "s3", "gcs", "azure", "plugin")
+KINDS = ("csv", "parquet", "sqlite", *SERVERS, "bigquery", "https", "plugin")
 
 
 @dataclass(frozen=True)
@@ -195,30 +189,6 @@ def https_source(sales: Path, tmp_path: Path, authority: tuple[Any, dict[str, st
         yield Source(source("sales.csv"), authority[1] | {"SVC_HTTP_ALLOW_PRIVATE": "1"}, more)
 
 
-def object_source(store: str, sales: Path, folder: Path, request: pytest.FixtureRequest) -> Source:
-    place = request.getfixturevalue(f"{store}_place")
-    place.write("sales.parquet", as_parquet(sales, folder / "sales.parquet").read_bytes())
-    return Source({"type": "parquet", "path": place.uri("sales.parquet")}, environment(folder))
-
-
-@pytest.fixture
-def s3_source(sales: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Source:
-    return object_source("s3", sales, tmp_path, request)
-
-
-@pytest.fixture
-def gcs_source(sales: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Source:
-    return object_source("gcs", sales, tmp_path, request)
-
-
-@pytest.fixture
-def azure_source(sales: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Source:
-    """Return a source with the scheme az://, and an output with abfs://."""
-    found = object_source("azure", sales, tmp_path, request)
-    output = found.options["path"].replace("az://", "abfs://").replace("sales.parquet", "shop.svc")
-    return Source(found.options, found.environment, {"output": {"path": output}})
-
-
 @pytest.fixture
 def plugin_source(sales: Path, tmp_path: Path) -> Source:
     """Install the example plugin of docs/ with pip, and return a source of its type."""
@@ -297,17 +267,11 @@ def test_every_source_gives_the_same_recommendations(
     assert trained.code == 0, trained.err
     assert trained.record("data_fetched")["n_rows"] == len(rows_of(sales))
 
-    if kind == "azure":
-        inspected = shop.svc("inspect", source.more["output"]["path"], "--json")
-        assert json.loads(inspected.out)["model_version"].startswith("sha256:"), inspected.err
-        with Server(tmp_path, env=source.environment) as own:
-            answer, log = answer_of(own, kind), own.log()
-    else:
-        server = request.getfixturevalue("server")
-        (server.folder / f"{kind}.yaml").write_text(shop.recipe.read_text())
-        answer, log = answer_of(server, kind), server.log()
-        artifact = Path(trained.record("artifact_written")["artifact"])
-        assert answer["model_version"] == f"sha256:{hashlib.sha256(artifact.read_bytes()).hexdigest()}"
+    server = request.getfixturevalue("server")
+    (server.folder / f"{kind}.yaml").write_text(shop.recipe.read_text())
+    answer, log = answer_of(server, kind), server.log()
+    artifact = Path(trained.record("artifact_written")["artifact"])
+    assert answer["model_version"] == f"sha256:{hashlib.sha256(artifact.read_bytes()).hexdigest()}"
     assert SECRET not in checked.out + checked.err + trained.out + trained.err + log
     if kind == "https":
         assert trained.record("csv_source_redirect")["status"] == 307

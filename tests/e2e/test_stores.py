@@ -1,4 +1,4 @@
-"""Each kind of store end to end: train, inspect, serve, swap, and keep the model if an artifact is broken."""
+"""Each kind of store end to end: train from its data, inspect, serve, swap, and keep the model if one is broken."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
 import pytest
 
 from tests.artifact.conftest import (  # noqa: F401  # fixtures
@@ -45,6 +46,11 @@ def environment(folder: Path) -> dict[str, str]:
     return found | {"SVC_WATCH_INTERVAL": interval_s}
 
 
+def as_parquet(shop: Shop) -> bytes:
+    """Return the sales of the shop as a Parquet file."""
+    return bytes(pd.read_csv(shop.folder / "sales.csv").to_parquet())
+
+
 def served_from(server: Server, *, other_than: str | None) -> str:
     """Wait until another version answers, and return it. The first poll is slow: it imports the store's client."""
     answers: list[dict[str, Any]] = []
@@ -59,9 +65,12 @@ def served_from(server: Server, *, other_than: str | None) -> str:
 
 @pytest.mark.timeout(400)
 def test_every_store_serves_and_swaps_trained_models(shop: Shop, serve: Callable[..., Server], place: Any) -> None:
-    """The server serves the trained model, swaps in the next one, and keeps it when the artifact is broken."""
-    uri, variables = place.uri("shop.svc"), environment(shop.folder)
+    """Data and artifacts are in the store. The server swaps models, and keeps the last one if an artifact is broken."""
+    uri, variables = place.uri("shop.svc").replace("az://", "abfs://"), environment(shop.folder)
     shop.edit("artifacts/shop.svc, versioning: always_overwrite", f'"{uri}", versioning: append_sha')
+    if not uri.startswith("http"):  # a source on the web needs its digest
+        shop.edit("{type: csv, path: sales.csv}", f'{{type: parquet, path: "{place.uri("sales.parquet")}"}}')
+    place.write("sales.parquet", as_parquet(shop))
     trained = shop.train(**variables)
     assert trained.code == 0, trained.err
     assert trained.record("recipe_lock_local_only")["output"] == uri
@@ -75,6 +84,7 @@ def test_every_store_serves_and_swaps_trained_models(shop: Shop, serve: Callable
     assert served_from(server, other_than=None) == first
 
     write_sales(shop.folder / "sales.csv", seed=2)
+    place.write("sales.parquet", as_parquet(shop))
     again = shop.train(**variables)
     assert again.code == 0, again.err
     second = served_from(server, other_than=first)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -27,8 +28,8 @@ from svc.settings import Settings
 from tests.serving.artifacts import SIGNING_KEYS
 from tests.serving.client import Client
 
-POLLS = 10
-"""Polls after which an event that a test waits for counts as missing."""
+POLLS, PAUSE_S = 300, 0.02
+"""Polls after which an event that a test waits for counts as missing, and the time for real stores between them."""
 
 
 @asynccontextmanager
@@ -54,8 +55,13 @@ class Live:
             async with trio.open_nursery() as loads:
                 await self._watcher._tick(loads)
 
+        self.listen()  # a command in this process may have configured the log
         for _ in range(times):
             self._portal.call(polled)
+
+    def listen(self) -> None:
+        """Send the log to `records`."""
+        logs.configure(Settings(log_format="json"), lambda line: self.records.append(json.loads(line)))
 
     def said(self, event: str, **fields: Any) -> list[dict[str, Any]]:
         """Return the records of `event` that have these fields."""
@@ -68,11 +74,14 @@ class Live:
 
     def until(self, condition: Callable[[], bool]) -> None:
         """Poll until `condition` holds."""
+        if condition():
+            return
         for _ in range(POLLS):
+            self.poll()
             if condition():
                 return
-            self.poll()
-        assert condition(), self.records[-5:]
+            time.sleep(PAUSE_S)
+        raise AssertionError(self.records[-5:])
 
     def ask(self, method: str, path: str, body: Any = None) -> httpx.Response:
         content = b"" if body is None else json.dumps(body).encode()
@@ -112,7 +121,7 @@ def live(recipes: Path, variables: Mapping[str, str] | None = None) -> Iterator[
     async def running() -> AsyncIterator[Live]:
         async with watched(recipes, settings) as (watcher, state):
             served = Live(portal, watcher, state)
-            logs.configure(Settings(log_format="json"), lambda line: served.records.append(json.loads(line)))
+            served.listen()
             await watcher.start()
             yield served
 

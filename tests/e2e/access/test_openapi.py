@@ -14,7 +14,7 @@ from tests.serving.artifacts import header
 from tests.serving.client import encoder, model
 
 KEY = "A" * 43
-EXAMPLES = 12
+EXAMPLES = 4
 # 400 answers a request that fits the schema but has feature values that this model cannot use.
 CONFIG = """
 [checks.positive_data_acceptance]

@@ -102,8 +102,9 @@ class ExpensiveClients(Clients):
         super().__exit__(*reason)
 
 
-@pytest.mark.parametrize("batched", [False, True])
-@pytest.mark.parametrize("name", EXPENSIVE)
+@pytest.mark.parametrize(
+    ("name", "batched"), [*((name, False) for name in EXPENSIVE), ("a boost", True), ("all", True)]
+)
 def test_expensive_requests_hardly_delay_plain_requests_and_probes(server: Server, name: str, batched: bool) -> None:
     """Beside expensive requests, a plain request takes at most `2 * CALL_S` longer and a probe less than 25 ms."""
     request = {"user_id": "u7", **EXPENSIVE[name]}

@@ -19,7 +19,7 @@ from tests.e2e.server import Server, put, write_recipe
 from tests.serving.artifacts import OTHER_KEYS, SIGNING_KEYS, factor_model, header, popularity_model
 
 MIB = 1 << 20
-ROUNDS = int(os.environ.get("SVC_TEST_ARTIFACT_ROUNDS", "2"))
+ROUNDS = int(os.environ.get("SVC_TEST_ARTIFACT_ROUNDS", "1"))
 SIZE, PARSE = "initial_artifact_read_error", "initial_artifact_parse_failed"
 HMAC, DESERIALIZE = "initial_artifact_hmac_failed", "initial_artifact_deserialize_failed"
 

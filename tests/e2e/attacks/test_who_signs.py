@@ -9,6 +9,7 @@ from svc.artifact.keys import public_entry
 from tests.e2e.conftest import Ended, Shop
 from tests.e2e.server import Server, put, write_recipe
 from tests.serving.artifacts import header, popularity_model, write_artifact
+from tests.serving.live import live
 
 KEY = "11" * 32
 SIGNING = f"k1:{KEY}"
@@ -54,7 +55,7 @@ def test_a_server_that_refuses_older_versions_follows_a_rollback(tmp_path: Path)
     run("train", str(recipe), "--quiet", **TRAINER)
     second = (tmp_path / "a.svc").read_text()
     env = {**ENV, "SVC_STATE_DIR": str(tmp_path / "state")}
-    with Server(recipe.parent, env=env) as server:
+    with live(recipe.parent, env) as server:
         run("rollback", str(recipe), **TRAINER)
         assert (tmp_path / "a.svc").read_text() == first
         server.wait_for("artifact_loaded", name="a", times=2)

@@ -15,6 +15,7 @@ from svc.model.model import Model
 from tests.e2e.load import Load
 from tests.e2e.server import Server, put, until, write_recipe
 from tests.serving.artifacts import factor_model, popularity_model, write_artifact
+from tests.serving.live import live
 
 pytestmark = pytest.mark.integration
 
@@ -40,7 +41,7 @@ def test_an_error_while_scoring_fails_only_its_request(home: Path) -> None:
     """
     write_recipe(home, "bad", home.parent / "bad.svc")
     write_artifact(home.parent / "bad.svc", model_that_raises_for_u1())
-    with Server(home) as server:
+    with live(home) as server:
         for number in range(1, 4):
             answer = server.recommend("bad", "u1")
             body = answer.json()
@@ -51,12 +52,12 @@ def test_an_error_while_scoring_fails_only_its_request(home: Path) -> None:
             assert server.recommend("bad", "u3").status_code == 200
             assert server.recommend("a", "u1").status_code == 200
         requests = [{"user_id": f"u{number}", "limit": 1} for number in range(4)]
-        assert server.client.post("/v1/recipes/bad:batch-recommend", json={"requests": requests}).status_code == 500
-        assert server.client.post("/v1/recipes/a:batch-recommend", json={"requests": requests}).status_code == 200
+        for name, status in (("bad", 500), ("a", 200)):
+            answer = server.ask("POST", f"/v1/recipes/{name}:batch-recommend", {"requests": requests})
+            assert answer.status_code == status
         assert server.metric(ERRORS.format("bad")) == 4
         assert server.metric(ERRORS.format("a")) == 0
         assert server.health()[0] == 200
-        assert server.stop() == 0
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from tests.e2e.load import Load
 from tests.e2e.server import Server, until, write_recipe
 from tests.serving.artifacts import popularity_model, write_artifact
 
-SWAPS = 20
+SWAPS = 8
 RECIPES = 100
 
 
