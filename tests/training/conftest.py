@@ -70,12 +70,16 @@ def make_shared_recipe(tmp_path_factory: pytest.TempPathFactory) -> Callable[...
     return partial(recipe_in, tmp_path_factory.mktemp("shared"))
 
 
-@pytest.fixture
-def without_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
+def leave_plots_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave the plots of reports empty, because drawing those of a page takes longer than a training."""
     monkeypatch.setattr(
         "svc.training.report.plots._svg", lambda _, label, *__, **___: Markup(f'<svg aria-label="{label}"></svg>')
     )
+
+
+@pytest.fixture
+def without_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_plots_empty(monkeypatch)
 
 
 @pytest.fixture

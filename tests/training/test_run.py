@@ -96,6 +96,7 @@ def test_the_artifact_describes_its_training_and_answers_requests(whole: Whole) 
     assert head["data_stats"]["n_heldout_interactions"] == 80 * 3
     assert head["evaluation"]["ndcg"] == head["best_score"]
     assert "features" not in head
+    assert "dropped_by_where" not in {**head["data_stats"], **records_of(whole.log, "data_cleansed")[0]}
     assert (model.n_users, model.n_items) == (80, 40)
     ranking = model.rank([Query(limit=40, user=0)])[0]
     assert len(ranking.items) == 40 - 12

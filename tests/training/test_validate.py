@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -11,14 +10,14 @@ import pytest
 import sqlalchemy
 from sqlalchemy import event
 
-from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
 from svc.training.validate import validate
+from tests.training.runs import Make
 
 QUERY = "SELECT user_id, item_id, ts FROM choices ORDER BY ts"
 
 
-def test_a_query_runs_once(make_recipe: Callable[..., LoadedRecipe], tmp_path: Path) -> None:
+def test_a_query_runs_once(make_recipe: Make, tmp_path: Path) -> None:
     """A query may be expensive, so the probe and the checked rows come from one run."""
     with closing(sqlite3.connect(tmp_path / "rows.db")) as database:
         database.execute("CREATE TABLE choices (user_id TEXT, item_id TEXT, ts INTEGER)")
@@ -44,9 +43,7 @@ def test_a_query_runs_once(make_recipe: Callable[..., LoadedRecipe], tmp_path: P
 
 
 @pytest.mark.parametrize("header", [0, 1, None])
-def test_ids_with_decimal_zeros_cause_a_warning(
-    make_recipe: Callable[..., LoadedRecipe], tmp_path: Path, header: int | None
-) -> None:
+def test_ids_with_decimal_zeros_cause_a_warning(make_recipe: Make, tmp_path: Path, header: int | None) -> None:
     """Many tools write 7.0 for 7 because of a blank. Ids such as 1.5, and a cell that never ends, cause none."""
     names = "user_id,item_id,ts\n" if header is not None else ""
     rows = 'u1,7.0,1600000000\n,,\nu1.0,8,1600000000\nu2,1.5,1600000000\nu3.0,i,"open'
@@ -73,7 +70,7 @@ def test_ids_with_decimal_zeros_cause_a_warning(
         assert "7.0" in check.detail
 
 
-def test_checks_continue_after_a_failed_one(make_recipe: Callable[..., LoadedRecipe]) -> None:
+def test_checks_continue_after_a_failed_one(make_recipe: Make) -> None:
     """The error of an unusable storage is listed beside the findings about the source."""
     recipe = make_recipe(training={"algorithms": ["TopPop"], "storage_path": "postgres://host/db"})
     checks = {check.name: check for check in validate(recipe, Settings(), {})}
@@ -83,9 +80,7 @@ def test_checks_continue_after_a_failed_one(make_recipe: Callable[..., LoadedRec
     assert checks["source"].ok
 
 
-def test_future_rows_cause_a_warning_before_a_training(
-    make_recipe: Callable[..., LoadedRecipe], tmp_path: Path
-) -> None:
+def test_future_rows_cause_a_warning_before_a_training(make_recipe: Make, tmp_path: Path) -> None:
     """The warning has an example, also if only a time decay reads the times."""
     ratings = tmp_path / "future.csv"
     ratings.write_text("user_id,item_id,ts\na,x,1600000000\na,y,4070908800\nb,x,1600000000\n", encoding="utf-8")

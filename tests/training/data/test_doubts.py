@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from svc.training.validate import validate
 from tests.object_store import ObjectsInMemory
 from tests.recipe.loading import load
 from tests.training.data.test_interactions import from_frame
-from tests.training.runs import run, small_training
+from tests.training.runs import Log, Make, run, training
 
 DAY = 1_700_000_000
 
@@ -88,7 +87,6 @@ def test_weights_that_look_like_times_or_are_unusable_cause_a_warning(tmp_path: 
         found(tmp_path, frame.assign(w=0), schema={"weight_column": "w"})
 
 
-Make = Callable[..., LoadedRecipe]
 SPLIT = {"split": {"scheme": "random", "heldout_ratio": 0.3}}
 
 
@@ -97,7 +95,7 @@ def recipe_over(make_recipe: Make, folder: Path, values: list[Any], **blocks: An
     rows = [f"u{row % 19},i{row % 23},{values[row % len(values)]}" for row in range(200)]
     (folder / "rows.csv").write_text("user_id,item_id,stars\n" + "\n".join(rows) + "\n", encoding="utf-8")
     schema = {"user_column": "user_id", "item_column": "item_id", **blocks.pop("schema", {})}
-    return make_recipe(ratings=folder / "rows.csv", schema=schema, training=small_training(**SPLIT), **blocks)
+    return make_recipe(ratings=folder / "rows.csv", schema=schema, training=training(**SPLIT), **blocks)
 
 
 def hint(loaded: LoadedRecipe) -> Doubt | None:
@@ -106,7 +104,7 @@ def hint(loaded: LoadedRecipe) -> Doubt | None:
 
 @pytest.mark.parametrize(("values", "high"), [([1, 2, 3, 4, 5], "4"), ([0.5, 1.0, 3.5, 5], "3.5"), ([0, 1], "1")])
 def test_an_unused_rating_is_named_with_the_keys_that_could_use_it(
-    values: list[float], high: str, make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]]
+    values: list[float], high: str, make_recipe: Make, tmp_path: Path, log: Log
 ) -> None:
     """`svc validate` warns once, and so does a training."""
     loaded = recipe_over(make_recipe, tmp_path, values)
@@ -146,9 +144,7 @@ def test_a_column_that_the_recipe_uses_is_not_named(blocks: dict[str, Any], make
     assert hint(recipe_over(make_recipe, tmp_path, [1, 2, 5], **blocks)) is None
 
 
-def test_a_rating_used_only_by_where_causes_one_hint_at_hide(
-    make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]]
-) -> None:
+def test_a_rating_used_only_by_where_causes_one_hint_at_hide(make_recipe: Make, tmp_path: Path, log: Log) -> None:
     """`where` alone drops rows without hiding their items, so a model would recommend them again."""
     loaded = recipe_over(make_recipe, tmp_path, [1, 2, 5], cleansing={"where": {"stars": {"gte": 2}}})
     (message,) = [check.detail for check in validate(loaded, Settings(), {}) if "cleansing.hide" in check.detail]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -13,10 +12,10 @@ from svc.errors import MinDataViolation
 from svc.recipe.schema import Cleansing
 from svc.training.data.fetch import check_thresholds
 from tests.training.data.test_interactions import SCHEMA, frame, from_frame
-from tests.training.runs import Make, last, run, small_training
+from tests.training.runs import Log, Make, last, run, training
 
 
-def test_too_little_data_exits_with_4_and_logs_all_counts(make_recipe: Make, log: list[dict[str, Any]]) -> None:
+def test_too_little_data_exits_with_4_and_logs_all_counts(make_recipe: Make, log: Log) -> None:
     """The last record is `train_error`, with counts and thresholds."""
     result = run(make_recipe(cleansing={"min_users": 1000}))
     error = last(log)
@@ -25,8 +24,7 @@ def test_too_little_data_exits_with_4_and_logs_all_counts(make_recipe: Make, log
     assert {"error", "name", "run_id", "exit_code", "trained_at", "kid"} <= set(error)
 
 
-@pytest.mark.parametrize("scheme", ["random", "time_user"])
-def test_an_invalid_time_column_ends_a_training(make_recipe: Make, log: list[dict[str, Any]], scheme: str) -> None:
+def test_an_invalid_time_column_ends_a_training(make_recipe: Make, log: Log) -> None:
     """The split `random` needs no times, but a declared column must be valid."""
     for column, code, words in (
         ("when", "data_source_error", "when"),
@@ -34,19 +32,19 @@ def test_an_invalid_time_column_ends_a_training(make_recipe: Make, log: list[dic
         ("user_id", "min_data_violation", "which is no ISO 8601 date or time"),
     ):
         schema = {"user_column": "user_id", "item_column": "item_id", "time_column": column}
-        run(make_recipe(schema=schema, training=small_training(split={"scheme": scheme})))
+        run(make_recipe(schema=schema, training=training(split={"scheme": "random"})))
         assert last(log)["code"] == code
         assert words in last(log)["error"]
 
 
 def test_ids_that_are_hard_to_request_cause_warnings(
-    make_recipe: Make, make_ratings: Callable[..., Path], log: list[dict[str, Any]]
+    make_recipe: Make, make_ratings: Callable[..., Path], log: Log
 ) -> None:
     """Such ids are longer than requests allow, or are integers that a tool turned into floats."""
     ratings = make_ratings("odd.csv")
     text = ratings.read_text(encoding="utf-8").replace("u1,", "u" * 257 + ",").replace(",i3,", ",3.0,")
     ratings.write_text(text, encoding="utf-8")
-    assert run(make_recipe(ratings=ratings, training=small_training())).exit_code == 0
+    assert run(make_recipe(ratings=ratings, training=training())).exit_code == 0
     warned = [(e["side"], e["reason"], e["count"], e["example"]) for e in log if e["event"] == "ids_hardly_meant"]
     assert warned == [("user", "too_long", 1, "u" * 40), ("item", "floating_point", 1, "3.0")]
 

@@ -90,7 +90,7 @@ def cleaned(rows: list[Row], dedup: Any, *, repeats: bool = False, timed: bool =
     return from_frame(data, schema, Cleansing(dedup=dedup), with_times=timed, started_ns=started_ns, repeats=repeats)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(rows=ROWS, dedup=st.sampled_from(DEDUPS), repeats=st.booleans())
 def test_an_item_has_the_position_of_its_latest_row_in_the_history(
     rows: list[Row], dedup: str, *, repeats: bool
@@ -109,7 +109,7 @@ def test_an_item_has_the_position_of_its_latest_row_in_the_history(
         assert position == len(later)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(rows=ROWS, dedup=st.sampled_from(DEDUPS), timed=st.booleans())
 def test_the_latest_item_is_held_out_with_any_dedup(rows: list[Row], dedup: str, *, timed: bool) -> None:
     """Rows are ordered by time, including future ones. Without times, they keep the order of the table."""

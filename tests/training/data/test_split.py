@@ -105,7 +105,7 @@ def test_the_smallest_ratio_works_and_a_smaller_one_does_not(scheme: str) -> Non
 def test_the_smallest_ratio_holds_out_a_pair_that_is_not_hidden(scheme: Scheme) -> None:
     """No smaller ratio does, for any place and time of the hidden rows."""
     rng = np.random.default_rng(5)
-    for _ in range(15):
+    for _ in range(6):
         sizes = rng.integers(1, 8, 3)
         times = [rng.permutation(20)[:size].tolist() for size in sizes]
         data = interactions([rng.permutation(9)[:size].tolist() for size in sizes], times)

@@ -121,7 +121,7 @@ def recipe(tmp_path: Path) -> Path:
     return tmp_path / "shop.yaml"
 
 
-@pytest.mark.parametrize("algorithm", ["IALS", "TruncatedSVD", "CosineKNN", "RP3beta", "DenseSLIM", "TopPop"])
+@pytest.mark.parametrize("algorithm", ["IALS", "TruncatedSVD", "CosineKNN", "DenseSLIM", "TopPop"])
 def test_users_outside_the_sample_are_served(recipe: Path, algorithm: str) -> None:
     """All users of the data are known users. The header has their number."""
     result = svc.train(recipe, keys=SIGNING_KEYS, algorithms=[algorithm], n_trials=1, sample_users=120)
@@ -157,10 +157,11 @@ def test_a_blend_trained_on_a_sample_serves_all_users(recipe: Path, monkeypatch:
 
 def test_a_sample_of_all_users_changes_nothing(recipe: Path) -> None:
     """A sample of as many users as there are, or more, gives the same model."""
-    plain = svc.load(svc.train(recipe, keys=SIGNING_KEYS).artifact, keys=SIGNING_KEYS).recommend_many(limit=5)
-    for n_users in (N_USERS, 10**9):
-        result = svc.train(recipe, keys=SIGNING_KEYS, sample_users=n_users)
-        pd.testing.assert_frame_equal(svc.load(result.artifact, keys=SIGNING_KEYS).recommend_many(limit=5), plain)
+    plain, sampled = (
+        svc.load(svc.train(recipe, keys=SIGNING_KEYS, n_trials=1, **more).artifact, keys=SIGNING_KEYS)
+        for more in ({}, {"sample_users": 10**9})
+    )
+    pd.testing.assert_frame_equal(sampled.recommend_many(limit=5), plain.recommend_many(limit=5))
 
 
 @pytest.mark.parametrize(

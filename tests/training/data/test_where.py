@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -12,16 +11,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from svc.artifact.keys import development_keys
-from svc.artifact.store import read_verified
 from svc.errors import DataSourceError, RowFilterMismatch, SvcError
 from svc.progress import Progress
-from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
 from svc.training.data.fetch import load
 from svc.training.data.where import kept_rows
 from svc.training.validate import validate
-from tests.training.runs import Make, last, run, small_training
+from tests.training.runs import Log, Make, last, run
 
 FRAME = pd.DataFrame(
     {
@@ -135,38 +131,20 @@ def _source(kind: str, folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "sql"])
-def test_every_source_applies_the_filter(
-    kind: str, make_recipe: Callable[..., LoadedRecipe], tmp_path: Path, log: list[dict[str, Any]]
-) -> None:
-    """All sources keep the same rows. `data_cleansed` has the number of dropped ones."""
-    recipe = make_recipe(source=_source(kind, tmp_path), cleansing={"where": WHERE, "dedup": "none"})
-    variables = {"SVC_RECIPE_DSN": f"sqlite:///{tmp_path / 'rows.db'}"}
-    found = load(recipe, Settings(), variables, Progress()).interactions
-    expected = ROWS[(ROWS["rating"] >= 4) & (ROWS["shop"] != "000")]
-    assert [found.user_ids[code] for code in found.users] == expected["user_id"].tolist()
-    assert [found.item_ids[code] for code in found.items] == expected["item_id"].tolist()
-    cleansed = next(record for record in log if record["event"] == "data_cleansed")
-    dropped = 60 - len(expected)
-    assert (cleansed["n_rows"], cleansed["drop_count"], cleansed["dropped_by_where"]) == (
-        len(expected),
-        dropped,
-        dropped,
-    )
-    details = [check.detail for check in validate(recipe, Settings(), variables) if check.name == "source"]
-    assert f"cleansing.where keeps {len(expected)} of the first 60 rows" in details
-
-
-@pytest.mark.parametrize("kind", ["csv", "parquet", "sql"])
 def test_hidden_rows_of_every_source_are_no_choices_and_count(
-    kind: str, make_recipe: Callable[..., LoadedRecipe], tmp_path: Path, log: list[dict[str, Any]]
+    kind: str, make_recipe: Make, tmp_path: Path, log: Log
 ) -> None:
-    """`hide` applies before `where`. Its rows are counted as hidden, and add neither users nor items."""
+    """`hide` applies before `where`. Its rows are counted as hidden, and add neither users nor items.
+
+    All sources keep the same rows.
+    """
     hide = {"rating": {"lt": 3}}
     recipe = make_recipe(source=_source(kind, tmp_path), cleansing={"where": WHERE, "hide": hide, "dedup": "none"})
     variables = {"SVC_RECIPE_DSN": f"sqlite:///{tmp_path / 'rows.db'}"}
     found = load(recipe, Settings(), variables, Progress()).interactions
     low = ROWS["rating"] < 3
     chosen = ROWS[(ROWS["rating"] >= 4) & (ROWS["shop"] != "000")]
+    assert [found.user_ids[code] for code in found.users] == chosen["user_id"].tolist()
     assert [found.item_ids[code] for code in found.items] == chosen["item_id"].tolist()
     assert found.hidden is not None
     pairs = zip(found.hidden.users, found.hidden.items, strict=True)
@@ -178,6 +156,7 @@ def test_hidden_rows_of_every_source_are_no_choices_and_count(
     assert found.dropped == {"where": 60 - int(low.sum()) - len(chosen), "hide": int(low.sum())}
     cleansed = next(record for record in log if record["event"] == "data_cleansed")
     assert (cleansed["dropped_by_where"], cleansed["hidden_by_rule"]) == (found.dropped["where"], int(low.sum()))
+    assert (cleansed["n_rows"], cleansed["drop_count"]) == (len(chosen), 60 - len(chosen))
     details = [check.detail for check in validate(recipe, Settings(), variables) if check.name == "source"]
     assert f"cleansing.where keeps {len(chosen)} of the first 60 rows" in details
     assert f"cleansing.hide hides {int(low.sum())} of the first 60 rows" in details
@@ -195,9 +174,7 @@ def test_hide_alone_drops_no_rows_and_is_named_in_its_errors() -> None:
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "sql"])
-def test_a_missing_column_of_the_filter_exits_with_3(
-    kind: str, make_recipe: Callable[..., LoadedRecipe], tmp_path: Path
-) -> None:
+def test_a_missing_column_of_the_filter_exits_with_3(kind: str, make_recipe: Make, tmp_path: Path) -> None:
     """`svc train` and `svc validate` name the column."""
     recipe = make_recipe(source=_source(kind, tmp_path), cleansing={"where": {"stars": {"gte": 4}}})
     variables = {"SVC_RECIPE_DSN": f"sqlite:///{tmp_path / 'rows.db'}"}
@@ -209,7 +186,7 @@ def test_a_missing_column_of_the_filter_exits_with_3(
 
 
 def test_dropped_rows_are_not_checked_and_others_keep_their_row_number(
-    make_recipe: Callable[..., LoadedRecipe], tmp_path: Path, log: list[dict[str, Any]]
+    make_recipe: Make, tmp_path: Path, log: Log
 ) -> None:
     """An invalid time in a dropped row is ignored. In a kept row, the error has its row in the source."""
     ratings = tmp_path / "odd.csv"
@@ -222,27 +199,7 @@ def test_dropped_rows_are_not_checked_and_others_keep_their_row_number(
     assert "data row 4" in found.reasons["bad_times"]
 
 
-@pytest.mark.usefixtures("without_drawing")
-def test_artifact_and_report_count_the_rows_that_the_filter_dropped(
-    make_recipe: Make, make_ratings: Callable[..., Path], log: list[dict[str, Any]], tmp_path: Path
-) -> None:
-    """Without a filter, neither `data_stats` nor the event has the count."""
-    result = run(make_recipe(training=small_training()))
-    assert result.artifact is not None
-    assert "dropped_by_where" not in next(record for record in log if record["event"] == "data_cleansed")
-    assert (
-        "dropped_by_where" not in read_verified(result.artifact, development_keys(), Settings())[1].header["data_stats"]
-    )
-    where = {"not": {"user_id": {"any": ["u1", "u2"]}}}
-    page = tmp_path / "report.html"
-    result = run(make_recipe(training=small_training(), cleansing={"where": where}), report=page)
-    assert result.artifact is not None
-    stats = read_verified(result.artifact, development_keys(), Settings())[1].header["data_stats"]
-    assert (stats["dropped_by_where"], stats["drop_count"], stats["n_users"]) == (24, 24, 78)
-    assert "of these by cleansing.where" in page.read_text(encoding="utf-8")
-
-
-def test_a_filter_without_matching_rows_is_named_in_the_error(make_recipe: Make, log: list[dict[str, Any]]) -> None:
+def test_a_filter_without_matching_rows_is_named_in_the_error(make_recipe: Make, log: Log) -> None:
     """The message says that the filter dropped the rows."""
     recipe = make_recipe(cleansing={"where": {"user_id": {"any": ["nobody"]}}})
     assert run(recipe).exit_code == 4

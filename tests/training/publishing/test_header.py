@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import platform
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,24 +16,20 @@ import pytest
 
 import svc
 from svc.artifact.keys import development_keys
-from svc.artifact.store import read_verified
 from svc.recipe.load import LoadedRecipe
-from svc.settings import Settings
 from svc.training import run as runs
 from svc.training.fitting.trial import TrialRecord
 from svc.training.judging.measurements import WinnerMeasurements
 from svc.training.judging.search_result import SearchResult
 from svc.training.publishing.header import RunFacts, header
-from tests.training.runs import Make, run, small_training
+from tests.training.runs import Make, run, training
+from tests.training.runs import header as header_of
 
 IALS = "IALSRecommender"
 
 
-def header_of(loaded: LoadedRecipe, **options: Any) -> dict[str, Any]:
-    result = run(loaded, **options)
-    assert result.artifact is not None
-    head: dict[str, Any] = read_verified(result.artifact, development_keys(), Settings())[1].header
-    return head
+def head_of(loaded: LoadedRecipe, **options: Any) -> Mapping[str, Any]:
+    return header_of(run(loaded, **options).artifact)
 
 
 def test_a_recipe_too_long_for_the_header_leaves_out_its_data_sources(
@@ -46,7 +42,7 @@ def test_a_recipe_too_long_for_the_header_leaves_out_its_data_sources(
     query = "SELECT * FROM ratings" + " " * 60_000
     source = {"type": "sql", "dsn_env": "SVC_RECIPE_DSN", "query": query}
     variables = {"SVC_RECIPE_DSN": f"sqlite:///{database}"}
-    head = header_of(make_recipe(source=source, training=small_training()), variables=variables)
+    head = head_of(make_recipe(source=source, training=training()), variables=variables)
     assert set(head["recipe"]) == {"name", "schema", "training", "output"}
 
 
@@ -59,7 +55,7 @@ def test_a_header_counts_the_rows_and_pairs_of_its_data(make_recipe: Make, make_
     text = ratings.read_text()
     ratings.write_text(f"{text}{text.splitlines()[-1]}\n,i0,1600001000\nu1,i0,1700000000\n")
     cleansing = {"dedup": "none", "where": {"ts": {"gte": 1_600_001_000}}, "hide": {"ts": {"gte": 1_700_000_000}}}
-    head = header_of(make_recipe(ratings=ratings, cleansing=cleansing, training=small_training()))
+    head = head_of(make_recipe(ratings=ratings, cleansing=cleansing, training=training()))
     assert head["data_stats"] == {
         "n_rows": 79 * 12 + 1,
         "n_users": 79,
@@ -75,8 +71,8 @@ def test_a_header_counts_the_rows_and_pairs_of_its_data(make_recipe: Make, make_
 
 def test_a_header_names_its_recipe_run_and_versions(make_recipe: Make) -> None:
     """Blocks of features that the recipe does not use are left out."""
-    loaded = make_recipe(training=small_training(algorithms=["TopPop"], n_trials=1))
-    head = header_of(loaded)
+    loaded = make_recipe(training=training("TopPop"))
+    head = head_of(loaded)
     score = head["evaluation"]["ndcg"]
     measured = {name: head.pop(name) for name in ("trained_at", "rank_ms", "evaluation", "data_stats", "tuning")}
     assert head == {
@@ -100,7 +96,7 @@ def test_a_header_names_its_recipe_run_and_versions(make_recipe: Make) -> None:
         "cutoff": 5,
     }
     assert measured["rank_ms"] > 0
-    popular = header_of(make_recipe(training=small_training(), serving={"popular": {"half_life": "3d"}}))
+    popular = head_of(make_recipe(training=training(), serving={"popular": {"half_life": "3d"}}))
     assert popular["popular"] == {"half_life": "3d"}
 
 
@@ -108,7 +104,7 @@ def test_a_header_has_the_course_of_the_search(make_recipe: Make, monkeypatch: p
     """Counts are those of all trials. Of more than 400 complete trials, every n-th is listed."""
     seen: list[RunFacts] = []
     monkeypatch.setattr(runs, "header", lambda loaded, facts: seen.append(facts) or header(loaded, facts))
-    loaded = make_recipe(training=small_training(algorithms=["TopPop"], n_trials=1))
+    loaded = make_recipe(training=training("TopPop"))
     run(loaded)
 
     def record(number: int, state: str = "complete", **figures: Any) -> TrialRecord:

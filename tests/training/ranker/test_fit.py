@@ -88,5 +88,6 @@ def test_a_feature_that_predicts_choices_is_a_gain() -> None:
     assert gain.low < gain.value < gain.high
 
 
-def test_a_ranker_of_noise_ships_in_at_most_one_of_forty_trainings() -> None:
-    assert sum(trained(seed, signal=0.0).low > 0.0 for seed in range(40)) <= 1
+def test_a_ranker_of_noise_ships_in_at_most_one_of_twenty_trainings() -> None:
+    """A gain on the users whose choices fitted the weights would nearly always be above chance."""
+    assert sum(trained(seed, signal=0.0).low > 0.0 for seed in range(20)) <= 1

@@ -12,21 +12,19 @@ import pytest
 from numpy.typing import NDArray
 from scipy import sparse
 
-from svc.artifact.keys import development_keys
-from svc.artifact.store import read_verified
 from svc.model.load_model import load_model
 from svc.model.model import Model
 from svc.model.ranker.page_ranker import REORDERED
 from svc.model.ranking.query import Ranking
 from svc.recipe.load import LoadedRecipe
 from svc.recipe.schema import BASELINE
-from svc.settings import Settings
 from svc.training.judging.evaluator import Rows
 from svc.training.ranker.learn import OrderedRanker
 from tests.model.ranker.records import random_ranker
 from tests.model.ranker.test_page_ranker import HISTORY, plain_page
 from tests.model.ranker.test_page_ranker import N_ITEMS as N_ORDERED
-from tests.training.runs import OUTPUT, Make, records_of, run
+from tests.training.runs import OUTPUT, Log, Make, header, payload, records_of, run
+from tests.training.runs import training as of_one
 
 N_ITEMS, N_GENRES = 120, 8
 
@@ -58,10 +56,7 @@ def recipe(
         item_metadata={
             "source": {"type": "csv", "path": str(table)}, "id_column": "item_id", "filter_fields": fields
         },
-        training={
-            "algorithms": ["TopPop"], "n_trials": 1, "cutoff": 10,
-            "split": {"scheme": "time_user", "heldout_ratio": 0.3}, "ranker": "search", **training,
-        },
+        training=of_one("TopPop", **{"cutoff": 10, "ranker": "search", **training}),
         output=OUTPUT,
         promotion=promotion,
     )  # fmt: skip
@@ -70,32 +65,21 @@ def recipe(
 def trained(loaded: LoadedRecipe, **options: Any) -> tuple[Mapping[str, Any], bytes]:
     """Return header and payload of a training."""
     artifact = run(loaded, **options).artifact
-    assert artifact is not None
-    parts = read_verified(artifact, development_keys(), Settings())[1]
-    return parts.header, bytes(parts.payload)
+    return header(artifact), payload(artifact)
 
 
-def loaded_model(header: Mapping[str, Any], payload: bytes) -> Model:
-    return load_model(header, memoryview(payload), name="shop", allow_skew=False)
-
-
-def test_a_gate_scores_the_learned_order_by_weights_fitted_on_other_users(make_recipe: Make, tmp_path: Path) -> None:
-    """The score of the new model is the winner's score plus the gain."""
-    loaded = recipe(make_recipe, tmp_path, by_genre=True, promotion={"mode": "report"})
-    header, _ = trained(loaded)
-    comparisons = {row["name"]: row for row in header["promotion"]["against"]}
-    assert header["ranker"]["ships"]
-    judged = header["best_score"] + header["ranker"]["gain"]["value"]
-    assert comparisons[BASELINE]["candidate"] == pytest.approx(judged, abs=1e-6)
+def loaded_model(head: Mapping[str, Any], encoded: bytes) -> Model:
+    return load_model(head, memoryview(encoded), name="shop", allow_skew=False)
 
 
 @pytest.mark.usefixtures("without_drawing")
-def test_labels_that_predict_choices_order_the_pages_of_the_model(
-    make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]]
-) -> None:
-    loaded, began = recipe(make_recipe, tmp_path, by_genre=True), time.monotonic()
-    header, payload = trained(loaded, report=tmp_path / "report.html")
-    fields = header["ranker"]
+def test_labels_that_predict_choices_order_the_pages_of_the_model(make_recipe: Make, tmp_path: Path, log: Log) -> None:
+    """A gate scores the new model by weights that were fitted on other users: the winner's score plus the gain."""
+    loaded, began = recipe(make_recipe, tmp_path, by_genre=True, promotion={"mode": "report"}), time.monotonic()
+    head, encoded = trained(loaded, report=tmp_path / "report.html")
+    fields = head["ranker"]
+    (baseline,) = (row for row in head["promotion"]["against"] if row["name"] == BASELINE)
+    assert baseline["candidate"] == pytest.approx(head["best_score"] + fields["gain"]["value"], abs=1e-6)
     assert 0 < fields["seconds"] <= time.monotonic() - began
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert 'aria-label="How far each group of features moves the items of a page"' in page
@@ -111,7 +95,7 @@ def test_labels_that_predict_choices_order_the_pages_of_the_model(
     assert (judged["metric"], judged["n_users"]) == ("ndcg", 260)
     assert not records_of(log, "ranker_metadata_left_out")
 
-    model = loaded_model(header, payload)
+    model = loaded_model(head, encoded)
     assert model.ranker is not None and model.history.is_ordered
     queries = [model.known_user(user, limit=REORDERED) for user in range(20)]
     winners = model.scorer.rank([query._replace(limit=N_ITEMS) for query in queries], model.history)
@@ -120,31 +104,31 @@ def test_labels_that_predict_choices_order_the_pages_of_the_model(
         history = model.history.items(user).tolist()
         assert page.items.tolist() == plain_page(model.ranker, winner, history)[:REORDERED]
         assert model.rank([queries[user]])[0].scores.tobytes() == page.scores.tobytes()
-    assert trained(loaded)[1] == payload
+    assert trained(loaded)[1] == encoded
     assert trained(loaded, refit=True)[0]["ranker"]["gain"] == fields["gain"]
 
 
 @pytest.mark.parametrize("n_users", [260, 150])
 def test_without_a_gain_the_payload_is_the_one_without_a_ranker(
-    n_users: int, make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]]
+    n_users: int, make_recipe: Make, tmp_path: Path, log: Log
 ) -> None:
     """Random choices have no order to learn. With few users, a gain may be chance."""
-    header, payload = trained(recipe(make_recipe, tmp_path, by_genre=False, n_users=n_users))
+    head, encoded = trained(recipe(make_recipe, tmp_path, by_genre=False, n_users=n_users))
     if n_users == 260:
-        assert not header["ranker"]["ships"]
-        assert "features" not in header["ranker"]
-        assert header["ranker"]["gain"]["low"] <= 0
+        assert not head["ranker"]["ships"]
+        assert "features" not in head["ranker"]
+        assert head["ranker"]["gain"]["low"] <= 0
     else:
-        assert "ranker" not in header
+        assert "ranker" not in head
         (skipped,) = records_of(log, "ranker_skipped")
         assert skipped["reason"].startswith("150 validation users, fewer than the 200")
     without, same = trained(recipe(make_recipe, tmp_path, by_genre=False, n_users=n_users, ranker="off"))
-    assert payload == same
+    assert encoded == same
     assert "ranker" not in without
 
 
 def test_a_ranking_that_would_take_too_long_keeps_the_order_of_the_winner(
-    make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    make_recipe: Make, tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The limit applies to the winner's deeper ranking and its reordering together."""
     timed: list[Model] = []
@@ -155,23 +139,21 @@ def test_a_ranking_that_would_take_too_long_keeps_the_order_of_the_winner(
         return 70.5
 
     monkeypatch.setattr("svc.training.ranker.learn.rank_ms", slow_ms)
-    slow, payload = trained(recipe(make_recipe, tmp_path, by_genre=True, max_rank_ms=70))
+    slow, encoded = trained(recipe(make_recipe, tmp_path, by_genre=True, max_rank_ms=70))
     (skipped,) = records_of(log, "ranker_skipped")
     assert skipped["reason"] == "a ranking with it takes 70.5 ms, more than training.max_rank_ms"
     assert [model.ranker is not None for model in timed] == [True]
     assert "ranker" not in slow
-    assert loaded_model(slow, payload).ranker is None
+    assert loaded_model(slow, encoded).ranker is None
 
 
-def test_metadata_that_cannot_be_read_is_left_out_with_the_reason(
-    make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]]
-) -> None:
+def test_metadata_that_cannot_be_read_is_left_out_with_the_reason(make_recipe: Make, tmp_path: Path, log: Log) -> None:
     loaded = recipe(make_recipe, tmp_path, by_genre=True)
     (tmp_path / "genres.csv").unlink()
-    header, _ = trained(loaded)
+    head, _ = trained(loaded)
     (left_out,) = records_of(log, "ranker_metadata_left_out")
     assert "genres.csv" in left_out["reason"]
-    assert not [feature for feature in header["ranker"]["features"] if feature["group"] in {"labels", "numbers"}]
+    assert not [feature for feature in head["ranker"]["features"] if feature["group"] in {"labels", "numbers"}]
 
 
 class Falling:

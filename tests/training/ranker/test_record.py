@@ -18,7 +18,7 @@ from svc.training.data import fetch
 from svc.training.data.features import FittedSide, fit_side
 from svc.training.ranker.record import DAY_NS, SHRINKAGE, item_record, item_tables, windows_within
 from tests.model.ranker.records import require_fitting
-from tests.training.runs import Make
+from tests.training.runs import Make, features_of
 
 USERS, ITEMS, DAYS = [0, 0, 1, 1, 2, 2], [0, 1, 0, 1, 0, 2], [0.5, 100.0, 3.0, 8.0, 40.0, 89.0]
 SHAPE = (4, 4)
@@ -119,9 +119,7 @@ def test_a_column_of_two_tables_is_read_from_the_features(make_recipe: Make, ite
     source = {"type": "csv", "path": str(items_csv)}
     fields = [{"name": "group", "kind": "multi_label", "delimiter": "e"}, {"name": "size", "kind": "numerical"}]
     loaded = make_recipe(
-        features={
-            "item": {"source": source, "id_column": "item_id", "columns": [{"name": "group", "kind": "categorical"}]}
-        },
+        features=features_of(items_csv),
         item_metadata={"source": source, "id_column": "item_id", "filter_fields": fields},
     )
     data = fetch.load(loaded, Settings(), {}, Progress())

@@ -32,7 +32,7 @@ def trial(number: int, algorithm: str, score: float | None) -> TrialRecord:
 TRIALS = [trial(0, "IALSRecommender", 0.2), trial(1, "TopPopRecommender", 0.1), trial(2, "IALSRecommender", 0.3)]
 
 
-def drawn() -> list[str]:
+def draw() -> list[str]:
     counts = np.array([9, 3, 1, 1], dtype=np.int64)
     return [
         search_plot(TRIALS, "ndcg"),
@@ -44,9 +44,14 @@ def drawn() -> list[str]:
     ]
 
 
-def test_each_plot_is_one_svg_without_a_size() -> None:
+@pytest.fixture(scope="module")
+def drawn() -> list[str]:
+    return draw()
+
+
+def test_each_plot_is_one_svg_without_a_size(drawn: list[str]) -> None:
     """The SVG can be embedded as it is, has a label for screen readers, and loads nothing."""
-    for text in drawn():
+    for text in drawn:
         picture = ET.fromstring(text)
         assert picture.tag.endswith("svg")
         assert picture.get("aria-label")
@@ -55,14 +60,14 @@ def test_each_plot_is_one_svg_without_a_size() -> None:
         assert "<script" not in text and "<metadata" not in text
 
 
-def test_the_same_figures_give_the_same_svg_bytes() -> None:
+def test_the_same_figures_give_the_same_svg_bytes(drawn: list[str]) -> None:
     """A page made again from the artifact has the bytes of the page of the training."""
-    assert drawn() == drawn()
+    assert draw() == drawn
 
 
-def test_names_and_scores_are_searchable_text() -> None:
+def test_names_and_scores_are_searchable_text(drawn: list[str]) -> None:
     """Algorithms are named without the ending `Recommender`."""
-    text = drawn()[1]
+    text = drawn[1]
     for word in ("IALS", "TopPop", "0.3000", "ndcg"):
         assert f">{word}<" in text.replace(" ", "")
 

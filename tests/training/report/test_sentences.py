@@ -22,7 +22,6 @@ from svc.training.report.sentences import (
     verdict,
     warnings,
 )
-from svc.training.report.tables import comparison_rows, guardrail_rows, percent, recency_rows, weight_rows
 
 HEADER: dict[str, Any] = {
     "best_class": "IALSRecommender",
@@ -163,21 +162,6 @@ def test_the_decision_comes_with_its_rule(changes: dict[str, Any], expected: str
     assert decision_sentences({}) == []
 
 
-def test_rows_name_the_opponent_and_how_it_was_scored() -> None:
-    """Changes and intervals are percentages."""
-    (row,) = comparison_rows(decided())
-    assert row[:6] == ("the live model", 0.2, 0.25, "-20.0%", "-30.0% to -10.0%", 900)
-    assert "before all that is held out" in str(row[6])
-    (guarded,) = guardrail_rows(decided())
-    assert guarded == ("n_users", 40, 80, "-50.0%", "at least -30.0%", "refuses the model")
-
-
-def test_a_change_above_a_thousandfold_is_shown_in_words() -> None:
-    """An opponent with a score of 0 makes any change very large."""
-    assert percent(1e300) == "more than a thousandfold"
-    assert percent(-0.0123) == "-1.2%"
-
-
 TIMED = {"schema": {"time_column": "ts"}}
 TRIED = {
     "recency": {
@@ -192,16 +176,6 @@ TRIED = {
 
 def ordered(recipe: dict[str, Any], evaluation: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
     return {"recipe": recipe, "best_class": "TopPopRecommender", "evaluation": evaluation or {}, **more}
-
-
-def test_the_chosen_recency_is_marked() -> None:
-    """The value 0, which the header leaves out, is marked too."""
-    assert list(recency_rows(ordered(TIMED, TRIED, recency=0.5))) == [
-        ("0", "0.1000", "0.0800 to 0.1200"),
-        ("0.5 (taken)", "0.2000", "0.1800 to 0.2200"),
-    ]
-    assert [row[0] for row in recency_rows(ordered(TIMED, TRIED))] == ["0 (taken)", "0.5"]
-    assert not list(recency_rows(ordered(TIMED, {}))), "a training without a report"
 
 
 @pytest.mark.parametrize(
@@ -246,12 +220,11 @@ def test_the_gain_of_a_ranker_has_its_interval_and_a_verdict() -> None:
     assert "ndcg@20 by +0.0123 (95% interval +0.0011 to +0.0200)" in text
     stays = {"ranker": {"ships": False, "gain": {**GAIN, "low": -0.001}, "n_users": 300}}
     assert "not better than the winner's by more than chance" in ranker_sentences(stays, "ndcg@20")
-    assert (ranker_sentences({}, "ndcg@20"), ranker_groups(stays), list(weight_rows({}))) == ("", {}, [])
+    assert (ranker_sentences({}, "ndcg@20"), ranker_groups(stays)) == ("", {})
 
 
-def test_the_strongest_feature_groups_and_weights_come_first() -> None:
+def test_the_strongest_feature_groups_come_first() -> None:
     assert list(ranker_groups(SHIPS).items()) == [("popularity", 1.1), ("scores", 0.2)]
-    assert list(weight_rows(SHIPS)) == [("popularity_7d", "popularity", "-1.260"), ("score", "scores", "+0.100")]
 
 
 EVERY_METRIC = {"metric": "ndcg", "cutoff": 5, "evaluation": dict.fromkeys(METRICS, 0.1)}

@@ -95,7 +95,14 @@ MEASURED: dict[str, Any] = {
             ]
         },
         "cold_start": {"item": COLD, "user": {**COLD, "measured_at": "2026"}},
-        "new_items": {"recall": 0.3, "measured_at": "2026", "intervals": {"recall": [0.2, 0.4]}},
+        "new_items": {
+            "recall": 0.3,
+            "popularity_recall": 0.1,
+            "known_change": -0.01,
+            "share": 0.2,
+            "measured_at": "2026",
+            "intervals": {"recall": [0.2, 0.4]},
+        },
     },
 }
 EXPECTED: dict[str, list[list[object]]] = {
@@ -157,7 +164,12 @@ EXPECTED: dict[str, list[list[object]]] = {
         ["user", "popularity", "1,234 (measured 2026)", 0.5, 0.4, ""],
         ["user", "random", "1,234 (measured 2026)", 0.0, 0.0, ""],
     ],
-    "new_items": [["of a user's new items, found on the page (measured 2026)", 0.3, "0.2000 to 0.4000"]],
+    "new_items": [
+        ["of a user's new items, found on the page (measured 2026)", 0.3, "0.2000 to 0.4000"],
+        ["the same, new items by popularity of their features (measured 2026)", 0.1, ""],
+        ["change of ndcg of known items (measured 2026)", -0.01, ""],
+        ["of a page, new items (measured 2026)", 0.2, ""],
+    ],
 }  # fmt: skip
 
 
@@ -210,23 +222,13 @@ def test_an_earlier_run_adds_its_columns() -> None:
     assert table.rows[0][-1] == ""
 
 
-def test_cold_start_rows_compare_the_model_with_popularity_and_chance() -> None:
-    """A side that was not measured has the reason."""
-    rows = tables(HEADER, "ndcg@20", [], None)["cold_start"].rows
-    assert rows[0][:3] == ("item", "not measured", "too much work")
-    assert [row[1] for row in rows[1:]] == ["model", "popularity", "random"]
-    assert rows[1][-1] == "0.1000 to 0.2000"
-    assert rows[2][-1] == ""
-
-
-def test_new_items_have_their_intervals_or_the_reason_why_they_were_skipped() -> None:
-    figures = {"recall": 0.3, "popularity_recall": 0.1, "known_change": -0.01, "share": 0.2}
-    measured = {**figures, "intervals": {"recall": [0.2, 0.4]}}
-    rows = tables({**HEADER, "evaluation": {"new_items": measured}}, "ndcg@20", [], None)["new_items"].rows
-    assert [row[1] for row in rows] == list(figures.values())
-    assert [row[2] for row in rows] == ["0.2000 to 0.4000", "", "", ""]
-    skipped = {**HEADER, "evaluation": {"new_items": {"skipped": "too much work"}}}
-    assert tables(skipped, "ndcg@20", [], None)["new_items"].rows[0][:2] == ("not measured", "too much work")
+def test_a_measurement_that_was_skipped_has_the_reason() -> None:
+    skipped = {"skipped": "too much work"}
+    evaluation = {"new_items": skipped, "cold_start": {"item": skipped, "user": COLD}}
+    found = tables({**HEADER, "evaluation": evaluation}, "ndcg@20", [], None)
+    assert found["new_items"].rows[0][:2] == ("not measured", "too much work")
+    assert [row[:2] for row in found["cold_start"].rows[:2]] == [("item", "not measured"), ("user", "model")]
+    assert found["cold_start"].rows[0][2] == "too much work"
 
 
 def test_every_table_has_the_figures_of_the_header() -> None:
@@ -241,3 +243,10 @@ def test_every_table_has_the_figures_of_the_header() -> None:
     assert {name: [list(row) for row in table.rows] for name, table in found.items()} == EXPECTED
     for name, table in found.items():
         assert {len(row) for row in table.rows} == {len(table.columns)}, name
+
+
+def test_the_recency_0_of_a_model_is_marked_too() -> None:
+    """The header leaves it out. A training without a report has no rows."""
+    rows = tables({**MEASURED, "recency": 0.0}, "ndcg@20", [], None)["recency"].rows
+    assert [row[0] for row in rows] == ["0 (taken)", "0.5"]
+    assert not tables({**MEASURED, "evaluation": {}}, "ndcg@20", [], None)["recency"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,29 +10,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from svc.artifact.keys import development_keys
-from svc.artifact.store import read_verified
-from svc.model import codec
 from svc.model.columns.feature_values import Encoded
-from svc.model.load_model import check_features, rehearse
+from svc.model.load_model import rehearse
 from svc.model.ranking.query import Query
-from svc.progress import Progress
-from svc.recipe.load import LoadedRecipe
-from svc.settings import Settings
 from svc.training.fitting.train import train_trial
 from svc.training.fitting.trial import TrialRecord
 from svc.training.judging import measurements
 from svc.training.judging.search_result import SearchResult
-from svc.training.run import TrainOptions, train
 from svc.training.search.blend_search import HALF_LIVES, candidates, popularity, simplex
+from tests.training.runs import BY_SCORE, Log, Make, features_of, opened, payload, run, training
 
-Make = Callable[..., LoadedRecipe]
-TRAINING = {
-    "algorithms": ["IALS", "CosineKNN", "TopPop", "Blend"],
-    "n_trials": 5,
-    "cutoff": 5,
-    "split": {"scheme": "time_user", "heldout_ratio": 0.3},
-}
+TRAINING = training(algorithms=["IALS", "CosineKNN", "TopPop", "Blend"], n_trials=5)
 
 
 def result(*scored: tuple[str, float]) -> SearchResult:
@@ -83,16 +70,15 @@ def drifting(path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("others", [["IALS", "CosineKNN"], ["IALS"]])
 def test_recent_popularity_raises_the_score_of_a_blend_if_choices_follow_releases(
-    make_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: list[str]
+    make_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The search finds the best half-life. The header, the served model and a refit have it."""
-    monkeypatch.setattr("svc.training.judging.search_result.by_score", blend_wins)
+    monkeypatch.setattr(BY_SCORE, blend_wins)
     ratings = drifting(tmp_path / "drifting.csv")
-    training = {**TRAINING, "n_trials": 3, "split": {"scheme": "time_global", "heldout_ratio": 0.1}}
-    loaded = make_recipe(ratings=ratings, training={**training, "algorithms": [*others, "TopPop", "Blend"]})
-    model, head = trained(loaded)
+    split = {"scheme": "time_global", "heldout_ratio": 0.1}
+    loaded = make_recipe(ratings=ratings, training={**TRAINING, "split": split})
+    model, head = opened(run(loaded))
     assert head["best_score"] > 1.2 * max(
         trial["score"] for name, trial in head["tuning"]["best_per_algorithm"].items() if name != "BlendRecommender"
     )
@@ -104,15 +90,9 @@ def test_recent_popularity_raises_the_score_of_a_blend_if_choices_follow_release
     np.testing.assert_allclose(
         model.scorer.popularity.addends, part["weight"] * counts / counts.std(), rtol=1e-4, atol=1e-3
     )
-    refitted = train(loaded, TrainOptions(run_id="r2", dev_unsigned=True, refit=True), Settings(), Progress())
-    assert refitted.artifact is not None
-    _, parsed = read_verified(refitted.artifact, development_keys(), Settings())
-    assert "reused_from" in parsed.header["tuning"]
-    again = codec.decode(parsed.payload)
+    again, refitted = opened(run(loaded, refit=True))
+    assert "reused_from" in refitted["tuning"]
     assert again.scorer.popularity.addends.tobytes() == model.scorer.popularity.addends.tobytes()
-    if len(others) > 1:
-        _, plain = trained(make_recipe(ratings=ratings, training={**training, "algorithms": [*others, "Blend"]}))
-        assert head["best_score"] > 1.2 * plain["best_score"]
 
 
 def test_blend_weights_sum_to_10_and_have_at_least_two_parts() -> None:
@@ -122,27 +102,18 @@ def test_blend_weights_sum_to_10_and_have_at_least_two_parts() -> None:
         assert sum(weight > 0 for weight in weights) >= 2
 
 
-def trained(loaded: LoadedRecipe) -> tuple[Any, dict[str, Any]]:
-    found = train(loaded, TrainOptions(run_id="r1", dev_unsigned=True), Settings(), Progress())
-    assert found.artifact is not None
-    _, parsed = read_verified(found.artifact, development_keys(), Settings())
-    model = codec.decode(parsed.payload)
-    check_features(model, parsed.header)
-    model.ready()
-    rehearse(model)
-    return model, dict(parsed.header)
-
-
 def blend_wins(trials: list[TrialRecord]) -> list[TrialRecord]:
     return sorted(trials, key=lambda trial: (not trial.parts, -(trial.score or 0.0), trial.number))
 
 
 def test_a_blend_is_searched_stored_by_parts_and_served(
-    make_recipe: Make, monkeypatch: pytest.MonkeyPatch, log: list[dict[str, Any]]
+    make_recipe: Make, monkeypatch: pytest.MonkeyPatch, log: Log
 ) -> None:
     """The header has weights and parts, and the payload each part once. A second run gives the same bytes."""
-    monkeypatch.setattr("svc.training.judging.search_result.by_score", blend_wins)
-    model, head = trained(make_recipe(training=TRAINING))
+    monkeypatch.setattr(BY_SCORE, blend_wins)
+    result = run(make_recipe(training=TRAINING))
+    (model, head), encoded = opened(result), payload(result.artifact)
+    rehearse(model)
     assert head["best_class"] == "BlendRecommender"
     weights = head["best_params"]["weights"]
     assert set(weights) == {"IALSRecommender", "CosineKNNRecommender", "TopPopRecommender"}
@@ -153,10 +124,7 @@ def test_a_blend_is_searched_stored_by_parts_and_served(
     searched = next(record for record in log if record["event"] == "blend_searched")
     assert searched["weights"] == weights
     assert {"scorer.factors.users", "scorer.sums.0.weights", "scorer.deviations"} <= set(model.parts())
-    rankings = model.rank([Query(limit=5, user=user) for user in range(model.n_users)])
-    again, _ = trained(make_recipe(training=TRAINING))
-    for one, other in zip(rankings, again.rank([Query(limit=5, user=u) for u in range(model.n_users)]), strict=True):
-        assert one.scores.tobytes() == other.scores.tobytes()
+    assert payload(run(make_recipe(training=TRAINING)).artifact) == encoded
     related = model.rank([Query(limit=5, seeds=np.array([1, 3], dtype=np.int32))])
     assert len(related[0].items) == 5
 
@@ -164,10 +132,9 @@ def test_a_blend_is_searched_stored_by_parts_and_served(
 def test_a_blend_with_features_answers_cold_starts_by_its_feature_aware_part(
     make_recipe: Make, items_csv: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("svc.training.judging.search_result.by_score", blend_wins)
-    columns = [{"name": "group", "kind": "categorical"}]
-    side = {"source": {"type": "csv", "path": str(items_csv)}, "id_column": "item_id", "columns": columns}
-    model, head = trained(make_recipe(training=TRAINING, features={"item": side}))
+    monkeypatch.setattr(BY_SCORE, blend_wins)
+    model, head = opened(run(make_recipe(training=TRAINING, features=features_of(items_csv))))
+    rehearse(model)
     assert head["best_class"] == "BlendRecommender"
     assert head["features"]["active"] is True
     assert model.cold is None
@@ -177,10 +144,9 @@ def test_a_blend_with_features_answers_cold_starts_by_its_feature_aware_part(
     assert model.rank([query])[0].scores.tobytes() == expected.scores.tobytes()
 
 
-def test_without_two_complete_parts_there_is_no_blend(make_recipe: Make, log: list[dict[str, Any]]) -> None:
+def test_without_two_complete_parts_there_is_no_blend(make_recipe: Make, log: Log) -> None:
     """The search logs that it skips the blend, and continues."""
-    training = {**TRAINING, "algorithms": ["TopPop", "CosineKNN", "IALS", "Blend"], "n_trials": 1}
-    _, head = trained(make_recipe(training=training))
+    _, head = opened(run(make_recipe(training={**TRAINING, "n_trials": 1})))
     assert head["best_class"] != "BlendRecommender"
     skipped = [record for record in log if record["event"] == "algorithm_skipped"]
     assert skipped[-1]["algorithm"] == "BlendRecommender"
@@ -208,9 +174,9 @@ def test_a_winner_that_was_trained_for_the_blend_is_not_trained_again(
 
     monkeypatch.setattr("svc.training.judging.task.train_trial", counted)
     monkeypatch.setattr(measurements, "measure_winner", measured_twice)
-    monkeypatch.setattr("svc.training.judging.search_result.by_score", blend_wins if blend_is_best else blend_loses)
+    monkeypatch.setattr(BY_SCORE, blend_wins if blend_is_best else blend_loses)
     search = {**TRAINING, "algorithms": ["IALS", "CosineKNN", "Blend"], "n_trials": 2}
-    _, head = trained(make_recipe(training=search))
+    _, head = opened(run(make_recipe(training=search)))
     assert (head["best_class"] == "BlendRecommender") == blend_is_best
     assert len(refitted) == 1
 
@@ -220,11 +186,11 @@ def blend_loses(trials: list[TrialRecord]) -> list[TrialRecord]:
 
 
 def test_a_blend_whose_ranking_takes_too_long_is_left_out(
-    make_recipe: Make, log: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    make_recipe: Make, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An event has the reason. The best part of the blend wins."""
     monkeypatch.setattr("svc.training.search.blend_search.rank_ms", lambda *_: 7.5)
-    _, head = trained(make_recipe(training={**TRAINING, "max_rank_ms": 7}))
+    _, head = opened(run(make_recipe(training={**TRAINING, "max_rank_ms": 7})))
     assert head["best_class"] in ("IALSRecommender", "CosineKNNRecommender")
     (skipped,) = (record for record in log if record["event"] == "algorithm_skipped")
     assert skipped["reason"] == "a ranking by it takes 7.5 ms, more than training.max_rank_ms"

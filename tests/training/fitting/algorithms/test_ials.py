@@ -83,7 +83,7 @@ SHAPES = {
 def test_the_first_trial_never_scores_clearly_below_popularity(shape: str) -> None:
     """Only chance orders the two if nothing but popularity matters."""
     n_users, n_items, length, groups, loyalty = SHAPES[shape]
-    for seed in (0, 1):
+    for seed in (0, 1) if n_users < 900 else (0,):
         dense = draws(n_users, n_items, length, groups=groups, loyalty=loyalty, seed=seed)
         train, heldout = held_out(dense, seed)
         guess = search_space("IALSRecommender", n_users=n_users, n_items=n_items).guesses[0]
