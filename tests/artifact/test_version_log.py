@@ -77,7 +77,7 @@ LIKE_LINES = st.builds(
 ).map(lambda text: text.encode("utf-8", "replace"))
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(st.lists(st.binary() | LIKE_LINES, min_size=1, max_size=3), st.booleans())
 def test_every_invalid_line_is_named(damaged: list[bytes], behind: bool) -> None:
     """Valid lines among arbitrary bytes are read, and the next command can append its line."""

@@ -151,7 +151,7 @@ async def test_all_ways_to_rank_a_history_give_the_bits_of_the_formula(name: str
     ends = np.cumsum(of_export.counts)
     async with both(model) as (client, shop):
         asked: list[tuple[dict[str, Any], Scores]] = []
-        for user in range(0, N_USERS, 2):
+        for user in range(seed, N_USERS, 4):
             given = [(rng.randrange(N_ITEMS), rng.choice((1.0, 1.0, 2.5))) for _ in range(rng.randint(1, 5))]
             later = [(item, 100 + place, weight) for place, (item, weight) in enumerate(given)]
             history = {"history": [{"item_id": f"i{item}", "weight": weight} for item, weight in given]}

@@ -12,7 +12,8 @@ from svc.recipe.schema import Promotion
 from tests.recipe.loading import BASE, load, refusal
 
 SCHEMA = BASE["schema"]
-WEIGHT_PROBLEMS: list[tuple[dict[str, Any], str]] = [
+RANDOM = {"split": {"scheme": "random"}}
+PROBLEMS: list[tuple[dict[str, Any], str]] = [
     ({"schema": {**SCHEMA, "weight_column": "user_id"}}, "weight_column names an id column"),
     ({"schema": {**SCHEMA, "weight_column": "w", "event_column": "e"}}, "keep one of them"),
     ({"schema": {**SCHEMA, "event_column": "e"}}, "needs cleansing.event_weights"),
@@ -30,9 +31,6 @@ WEIGHT_PROBLEMS: list[tuple[dict[str, Any], str]] = [
         "training.time_decay needs schema.time_column",
     ),
     ({"training": {"split": {"test": 1}}}, "training.split.test"),
-]
-RANDOM = {"split": {"scheme": "random"}}
-RECENCY_PROBLEMS: list[tuple[dict[str, Any], str]] = [
     (
         {"training": {"recency": "search", **RANDOM}},
         "split.scheme by time, such as leave_one_out. The scheme `random` holds out",
@@ -92,8 +90,8 @@ def test_defaults_match_the_reference(tmp_path: Path) -> None:
     assert recipe.output.versioning == "always_overwrite"
 
 
-@pytest.mark.parametrize(("more", "words"), WEIGHT_PROBLEMS)
-def test_invalid_weights_are_refused(tmp_path: Path, more: dict[str, Any], words: str) -> None:
+@pytest.mark.parametrize(("more", "words"), PROBLEMS)
+def test_invalid_weights_and_recency_are_refused(tmp_path: Path, more: dict[str, Any], words: str) -> None:
     """The message names the field and its requirement."""
     assert words in refusal(tmp_path, more)
 
@@ -111,12 +109,6 @@ def test_leave_one_out_needs_no_time_column(tmp_path: Path) -> None:
     """Without times the order of rows decides which item is the latest."""
     plain = {"schema": {"user_column": "u", "item_column": "i"}, "split": {"scheme": "leave_one_out"}}
     assert load(tmp_path, plain).recipe.training.split.scheme == "leave_one_out"
-
-
-@pytest.mark.parametrize(("more", "words"), RECENCY_PROBLEMS)
-def test_recency_that_cannot_be_judged_is_refused(tmp_path: Path, more: dict[str, Any], words: str) -> None:
-    """The message names the field and its requirement."""
-    assert words in refusal(tmp_path, more)
 
 
 @pytest.mark.parametrize(

@@ -79,12 +79,6 @@ def test_depth_through_aliases_is_bounded() -> None:
         parse_yaml("\n".join(lines).encode(), "r")
 
 
-def test_size_is_bounded() -> None:
-    """A file of ten megabytes is refused before parsing."""
-    with pytest.raises(RecipeSecurityError, match=str(MAX_BYTES)):
-        parse_yaml(b"a: " + b"x" * 10_000_000, "r")
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [

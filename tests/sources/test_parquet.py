@@ -83,14 +83,6 @@ def test_only_wanted_columns_are_read(make: Any, tmp_path: Path) -> None:
         make("parquet", path="b.parquet").fetch()
 
 
-def test_a_truncated_file_is_an_error(make: Any, tmp_path: Path) -> None:
-    """The error says that the file is not readable."""
-    path = tmp_path / write(tmp_path, user_id=[str(k) for k in range(10_000)])
-    path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(DataSourceError, match="no readable Parquet"):
-        make("parquet", path="a.parquet").fetch()
-
-
 def spoil(path: Path, *, from_group: int, share: float = 1.0) -> None:
     """Overwrite the last `share` of each column's pages, from one row group on, without the footer."""
     footer, data = pq.read_metadata(path), bytearray(path.read_bytes())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from functools import cache
 from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from tests.sources.test_bounds import fetched
 ROWS = 5000
 
 
+@cache
 def written(**options: Any) -> bytes:
     table = pa.table(
         {

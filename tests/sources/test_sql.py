@@ -21,14 +21,19 @@ SERVERS = {"postgres": "SVC_TEST_POSTGRES_URL", "mysql": "SVC_TEST_MYSQL_URL"}
 DSN = "SVC_RECIPE_DSN"
 
 
+def server_url(name: str) -> str:
+    """Return the URL of a database on a server, or skip the test."""
+    if not (url := os.environ.get(SERVERS[name])):
+        pytest.skip(f"{SERVERS[name]} is not set; give the SQLAlchemy URL of a database to try this on")
+    return url
+
+
 @pytest.fixture(params=["sqlite", *(pytest.param(name, marks=pytest.mark.integration) for name in SERVERS)])
 def dsn(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """Return the URL of a database with a table `svc_ratings` of three rows."""
     import sqlalchemy
 
-    if request.param != "sqlite" and not os.environ.get(SERVERS[request.param]):
-        pytest.skip(f"{SERVERS[request.param]} is not set; give the SQLAlchemy URL of a database to try this on")
-    url = f"sqlite:///{tmp_path}/a b.db" if request.param == "sqlite" else os.environ[SERVERS[request.param]]
+    url = f"sqlite:///{tmp_path}/a b.db" if request.param == "sqlite" else server_url(request.param)
     engine = sqlalchemy.create_engine(url)
     with engine.begin() as connection:
         connection.exec_driver_sql("DROP TABLE IF EXISTS svc_ratings")
@@ -160,9 +165,7 @@ def test_mariadb_runs_only_one_select(make: Any, form: str) -> None:
     """An account with the rights to write files and to change settings can do neither, in any form of a query."""
     import sqlalchemy
 
-    if not os.environ.get(SERVERS["mysql"]):
-        pytest.skip(f"{SERVERS['mysql']} is not set; give the SQLAlchemy URL of a database to try this on")
-    url = os.environ[SERVERS["mysql"]]
+    url = server_url("mysql")
     engine = sqlalchemy.create_engine(url)
     with engine.connect() as connection:
         folder = str(connection.exec_driver_sql("SELECT @@global.secure_file_priv").scalar() or "/tmp").rstrip("/")
@@ -209,9 +212,7 @@ def test_postgres_runs_only_one_read_only_statement(make: Any, form: str, tmp_pa
     """The query is the only statement of a cursor in a read-only transaction, for any account."""
     import sqlalchemy
 
-    if not os.environ.get(SERVERS["postgres"]):
-        pytest.skip(f"{SERVERS['postgres']} is not set; give the SQLAlchemy URL of a database to try this on")
-    url, table = os.environ[SERVERS["postgres"]], f"svc_{secrets.token_hex(8)}"
+    url, table = server_url("postgres"), f"svc_{secrets.token_hex(8)}"
     refused(
         make,
         url,
@@ -289,14 +290,12 @@ def test_rows_above_the_cap_are_refused(make: Any, dsn: str) -> None:
 @pytest.mark.integration
 def test_an_interrupt_does_not_wait_for_the_remaining_rows(make: Any) -> None:
     """PyMySQL would read all of them before it closes."""
-    if not os.environ.get(SERVERS["mysql"]):
-        pytest.skip(f"{SERVERS['mysql']} is not set; give the SQLAlchemy URL of a database to try this on")
 
     def leave(_: int) -> None:
         raise KeyboardInterrupt
 
     endless = "SELECT a.seq AS user_id FROM seq_1_to_100000 a, seq_1_to_100000 b"
-    source = sql(make, os.environ[SERVERS["mysql"]], endless, progress=lambda n: n and leave(n))
+    source = sql(make, server_url("mysql"), endless, progress=lambda n: n and leave(n))
     with pytest.raises(KeyboardInterrupt):
         source.fetch()
 
@@ -321,9 +320,7 @@ def test_no_part_of_a_password_is_shown(make: Any, secret: str) -> None:
     """A server message may repeat the password, in clear or encoded, at the place at which the message is cut."""
     import sqlalchemy
 
-    if not os.environ.get(SERVERS["postgres"]):
-        pytest.skip(f"{SERVERS['postgres']} is not set; give the SQLAlchemy URL of a database to try this on")
-    url = sqlalchemy.make_url(os.environ[SERVERS["postgres"]]).set(password=secret)
+    url = sqlalchemy.make_url(server_url("postgres")).set(password=secret)
     dsn, shown = url.render_as_string(hide_password=False), secret.replace("%", "%25")
     for padding in range(350, 362):
         with pytest.raises(DataSourceError) as caught:
