@@ -37,18 +37,6 @@ def test_a_failure_has_the_key_id_if_it_is_known(emitted: Emitted) -> None:
     assert ("kid" in fields, later["kid"]) == (False, "k1")
 
 
-def test_a_defect_has_the_exit_code_of_a_failed_training_and_its_frames(emitted: Emitted) -> None:
-    """The event has the four innermost frames at most."""
-    outcome = Outcome("books", "run-1", Progress())
-    try:
-        {}["missing"]
-    except KeyError as error:
-        assert outcome.log_defect(error) == TrainingOutcome(4)
-    ((name, fields),) = emitted
-    assert (name, fields["code"], fields["error"]) == ("train_error", "internal_error", "KeyError: 'missing'")
-    assert __file__ in fields["traceback"][-1]
-
-
 def test_an_interrupt_names_the_files_that_were_written(emitted: Emitted) -> None:
     """An interrupt before the first write names no file."""
     outcome = Outcome("books", "run-1", Progress())

@@ -159,13 +159,15 @@ def test_hidden_rows_of_unknown_users_or_items_do_not_change_the_payload(make_re
 def test_an_unexpected_error_is_internal(make_recipe: Make, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """A defect ends the training like a failure, with its stack frames."""
 
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("surprise")
 
     monkeypatch.setattr("svc.training.judging.task.split", broken)
     assert run(make_recipe()).exit_code == 4
     assert (last(log)["event"], last(log)["code"]) == ("train_error", "internal_error")
     assert last(log)["error"] == "ZeroDivisionError: surprise"
+    assert __file__ in last(log)["traceback"][-1], "the frame that raised it"
+    assert len(last(log)["traceback"]) == 4
 
 
 def test_missing_keys_are_noticed_before_data_is_read(make_recipe: Make, log: Log) -> None:

@@ -116,13 +116,13 @@ def test_numbers_in_text_columns_are_read() -> None:
 
 
 def test_counting_keeps_only_tokens_that_can_be_frequent() -> None:
-    """200,000 rare values need only the memory of the buckets."""
-    values = [f"v{i}" for i in range(200_000)] + ["often"]
+    """20,000 rare values need only the memory of the buckets."""
+    values = [f"v{i}" for i in range(20_000)] + ["often"]
     weights = np.ones(len(values), dtype=np.int64)
     weights[-1] = 500
     counts, distinct = frequent_tokens(values, weights, lambda value: [str(value)], min_frequency=100, limit=10)
     assert list(counts) == ["often"]
-    assert distinct > 150_000
+    assert distinct > 15_000
 
 
 TITLE = {"name": "title", "kind": "text"}

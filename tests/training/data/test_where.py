@@ -95,11 +95,6 @@ def test_errors_count_the_rows_of_any_index(index: Any) -> None:
     assert caught.value.fields["row"] == 2
 
 
-def test_exists_applies_to_columns_of_any_type() -> None:
-    """`exists` compares no values, so it cannot fail."""
-    assert kept_rows(pd.DataFrame({"c": [1.5, None]}), {"c": {"exists": True}}).n_dropped == 1
-
-
 def test_a_source_without_a_required_column_is_an_error() -> None:
     """A plug-in may ignore the columns that the context requires."""
     with pytest.raises(DataSourceError, match=r"cleansing\.where: the table has no column c; it has d"):

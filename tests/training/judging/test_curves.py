@@ -95,14 +95,10 @@ def test_a_model_without_similarities_has_the_same_lists_for_every_diversity() -
     scores = np.arange(N_ITEMS, dtype=np.float64)
     model.scorer = PopularityScorer(scores)
     model.ready()
-    rows = measure_diversity(ServedRanker.alike(model), evaluator, seed=1)["values"]
+    found = measure_diversity(ServedRanker.alike(model), evaluator.sample(20, 1), seed=1)
+    rows = found["values"]
+    assert found["n_users"] == 20, "a sample bounds the cost of each value"
     assert len({(row["ndcg"], row["coverage"]) for row in rows}) == 1
-
-
-def test_diversity_is_measured_on_a_sample_of_users() -> None:
-    """The sample bounds the cost of each value of diversity."""
-    model, evaluator = parts()
-    assert measure_diversity(ServedRanker.alike(model), evaluator.sample(20, 1), seed=1)["n_users"] == 20
 
 
 @pytest.mark.usefixtures("without_drawing")

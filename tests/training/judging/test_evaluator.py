@@ -99,15 +99,6 @@ def test_the_order_of_the_table_does_not_change_the_score(data: str, cls: type, 
         assert low <= one.mean() <= high
 
 
-def test_seen_items_never_count() -> None:
-    """A held-out item that is also in training cannot be recommended."""
-    truth = sparse.csr_matrix(([1.0], ([0], [0])), shape=(1, 4))
-    found = (
-        Evaluator(truth, offset=0, cutoff=4).evaluate(ScoreRanker(lambda rows: np.ones((len(rows), 4)), truth)).metrics
-    )
-    assert found["hit"] == 0.0
-
-
 def test_a_sample_is_seeded_and_no_larger_than_asked() -> None:
     """A seed draws the same users in every run."""
     evaluation = Evaluator(HELD, offset=0, cutoff=5)

@@ -77,22 +77,6 @@ def test_a_peak_is_reached_without_scoring_every_value(peak: int) -> None:
     assert len(set(scored)) <= 7
 
 
-@pytest.mark.parametrize(
-    ("found", "expected"),
-    [
-        ({0.0: 50, 0.5: 90}, (0.5, 0.45)),
-        ({0.0: 50, 0.5: 53}, (0.0, 0.25)),
-        ({0.0: 87, 0.5: 90}, (0.0, 0.435)),
-        ({0.5: 10}, (0.5, 0.05)),
-    ],
-)
-def test_the_score_is_that_of_the_best_recency(found: dict[float, int], expected: tuple[float, float]) -> None:
-    """A gain within chance is rejected."""
-    search = RecencySearch(tuple(found), lambda value: finding(found[value]))
-    fitted = judge(search, Evaluators.of(evaluation(), "hit", 1), lambda _: None)
-    assert (fitted.recency, fitted.metrics["hit"]) == expected
-
-
 def test_recencies_are_compared_on_the_sample_and_the_best_is_scored_on_all() -> None:
     """A small part of the sample finds the best value, and the whole sample confirms it."""
     full = evaluation()

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import optuna
+import pytest
 from optuna.trial import TrialState, create_trial
 from scipy import sparse
 
@@ -55,16 +56,19 @@ def test_a_complete_trial_has_its_result_and_its_curve() -> None:
     assert outcome.seconds >= 0
 
 
-def test_parameters_that_cannot_be_trained_are_pruned() -> None:
-    """The outcome has no error."""
-    outcome = run_trial(Objective({1: 0.1}, TrialPruned("too hopeless")), task())
-    assert (outcome.state, outcome.fitted, outcome.error) == ("pruned", None, "")
-
-
-def test_a_defect_fails_only_its_trial() -> None:
-    """The outcome has the type and text of the error."""
-    outcome = run_trial(Objective({}, ValueError("no such shape")), task())
-    assert (outcome.state, outcome.error) == ("failed", "ValueError: no such shape")
+@pytest.mark.parametrize(
+    ("end", "state", "error"),
+    [
+        (TrialPruned("too hopeless"), "pruned", ""),
+        (ValueError("no such shape"), "failed", "ValueError: no such shape"),
+    ],
+)
+def test_parameters_that_cannot_be_trained_prune_their_trial_and_a_defect_fails_it(
+    end: Exception, state: str, error: str
+) -> None:
+    """Only the outcome of a defect has an error."""
+    outcome = run_trial(Objective({1: 0.1}, end), task())
+    assert (outcome.state, outcome.fitted, outcome.error) == (state, None, error)
 
 
 def test_a_trial_that_is_worse_than_earlier_ones_is_pruned_between_epochs() -> None:
