@@ -156,7 +156,7 @@ def in_process(served: Served) -> Iterator[Spend]:
 
 
 def over_http(served: Served) -> Iterator[Spend]:
-    shares = served.filters.fields["year"] if served.filters else None
+    shares = served.filters.fields["year"]
     assert isinstance(shares, NumberField)
     rows = (f"i{item},,,{share}" for item, share in enumerate(shares.numbers.tolist()))
     with (

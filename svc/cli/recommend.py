@@ -75,7 +75,6 @@ def allowed_items(
     matching: list[ItemSet] = []
     if filters:
         fields = load_metadata(recipe, settings, item_ids, variables).filters
-        assert fields is not None, "a filter names declared fields"
         matching = [fields.items(part) for part in filters]
     return intersect(*matching, _available_items(recipe, item_ids, settings, variables))
 

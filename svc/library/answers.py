@@ -19,7 +19,7 @@ from svc.library.items import ItemTable
 from svc.library.tables import id_series, plain
 from svc.model.explain import POPULAR, Because, Disliked, PopularityReason, Reasons
 from svc.model.model import Model
-from svc.model.ranking.filter_fields import FilterFields
+from svc.model.ranking.filter_fields import NO_FIELDS, FilterFields
 from svc.model.ranking.item_sets import ItemSet, intersect
 from svc.model.ranking.new_items import NewItems
 from svc.model.ranking.query import Prepared, Query, Ranking
@@ -42,32 +42,23 @@ _FILTERING = ("filter", "limits", "boosts")
 class Answerer:
     """The data for turning requests into queries: a model, its item table, the recipe's serving policy and new items.
 
-    The rows of `items` are the items of the model, followed by the items of `new`.
+    The rows of `items` are the items of the model, followed by the new items.
     """
 
     model: Model
     items: ItemTable | None = None
     policy: Policy = DEFAULT_POLICY
-    new: NewItems | None = None
+    new_items: NewItems | None = None
 
     @property
-    def filters(self) -> FilterFields | None:
-        return None if self.items is None else self.items.filters
-
-    @property
-    def filter_kinds(self) -> Mapping[str, str]:
-        return {} if self.filters is None else self.filters.kinds
-
-    @property
-    def new_items(self) -> NewItems | None:
-        """Return the new items that may be recommended, or None if there are none."""
-        return None if self.new is None or not len(self.new) else self.new
+    def filters(self) -> FilterFields:
+        return NO_FIELDS if self.items is None else self.items.filters
 
     def item_id(self, column: int) -> str:
         """Return the id of an item of the model, or of a new item, by its column."""
         n_items = self.model.n_items
-        if self.new is not None and column >= n_items:
-            return self.new.ids.at(column - n_items)
+        if self.new_items is not None and column >= n_items:
+            return self.new_items.ids.at(column - n_items)
         return self.model.item_ids.at(column)
 
     def allowed_items(self, own: ItemSet | None = None) -> ItemSet | None:
@@ -76,8 +67,7 @@ class Answerer:
         `own` are the items that satisfy the filter of the request, or None if it has no filter.
         """
         tree = self.policy.filter
-        always = None if tree is None or self.filters is None else self.filters.items(tree)
-        return intersect(always, own)
+        return intersect(None if tree is None else self.filters.items(tree), own)
 
 
 def question(schema: type[AnyQuestion], answerer: Answerer, controls: Mapping[str, Any]) -> AnyQuestion:
@@ -87,7 +77,7 @@ def question(schema: type[AnyQuestion], answerer: Answerer, controls: Mapping[st
     """
     given = {name: _to_json(name, value) for name, value in controls.items() if value is not None}
     asked = next((name for name in _FILTERING if given.get(name)), None)
-    if asked is not None and answerer.filters is None:
+    if asked is not None and not answerer.filters.fields:
         raise UsageError(f"{asked}: nothing is known of the items: give svc.load or svc.train items=, a DataFrame")
     try:
         return parse(schema, given)

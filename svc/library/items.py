@@ -86,7 +86,7 @@ class ItemTable:
     `frame` is shown beside recommended items. `filters` are the fields by which requests may filter, limit and boost.
     """
 
-    def __init__(self, frame: pd.DataFrame, filters: FilterFields | None) -> None:
+    def __init__(self, frame: pd.DataFrame, filters: FilterFields) -> None:
         self.frame = frame
         self.filters = filters
 
@@ -133,7 +133,7 @@ def items_of_recipe(
 ) -> ItemTable | None:
     """Return the recipe's `item_metadata`, read as a server reads it, or None if it has none. Raises MetadataError."""
     tables = load_metadata(recipe, settings, item_ids, variables)
-    if tables.metadata is None and tables.filters is None:
+    if tables.metadata is None and not tables.filters.fields:
         return None
     fields = () if tables.metadata is None else tables.metadata.fields
     rows = () if tables.metadata is None else tables.metadata.rows

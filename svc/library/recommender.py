@@ -63,7 +63,7 @@ class Recommender:
         new: NewItems | None = None,
     ) -> None:
         self._opened = opened
-        self._answerer = Answerer(opened.model, items, policy, new)
+        self._answerer = Answerer(opened.model, items, policy, new or None)
 
     def __repr__(self) -> str:
         algorithm = short_name(self.header.get("best_class", "?"))

@@ -241,18 +241,18 @@ class FilterFields:
         fields = {name: field.of_items(items) for name, field in self.fields.items()}
         return FilterFields(fields, len(items), self.hidden)
 
-    def followed_by(self, other: FilterFields | None, n_items: int) -> FilterFields:
-        """Return the fields of these items, followed by the `n_items` items of `other`.
+    def followed_by(self, other: FilterFields) -> FilterFields:
+        """Return the fields of these items, followed by the items of `other`.
 
         If `other` lacks a field, its items have no value there. This happens when the list of new items is older than
         the recipe's declaration of the field.
         """
         fields: dict[str, Field] = {}
         for name, field in self.fields.items():
-            new = None if other is None else other.fields.get(name)
-            new = new if type(new) is type(field) else field.blank(n_items)
+            new = other.fields.get(name)
+            new = new if type(new) is type(field) else field.blank(other._n_items)
             fields[name] = field.followed_by(cast(Any, new))
-        return FilterFields(fields, self._n_items + n_items, self.hidden)
+        return FilterFields(fields, self._n_items + other._n_items, self.hidden)
 
     def cached(self, tree: Tree | ClientTree) -> ItemSet | None:
         """Return the item set of a tree, or None if the cache does not have this tree in this form."""
@@ -321,6 +321,10 @@ class FilterFields:
                 break
             items = join(items, (yield from self._compile_node(part)))
         return items
+
+
+NO_FIELDS: Final = FilterFields({}, 0)
+"""For recipes and tables without filter fields. No filter is valid then, so the number of items does not matter."""
 
 
 def _result(steps: Steps) -> ItemSet:

@@ -25,17 +25,17 @@ _SHARE = (
 )
 
 
-def nothing_left(tree: object, filters: FilterFields | None, query: Query) -> NoCandidates:
+def nothing_left(tree: object, filters: FilterFields, query: Query) -> NoCandidates:
     """Return the error for a query whose ranking is empty, with the reason if it is known.
 
-    `tree` is the valid filter of the request, or None. `filters` are the fields that filters may use, or None.
+    `tree` is the valid filter of the request, or None. `filters` are the fields that filters may use.
     """
     share = None if query.new is None else query.new.items.max_share
     if query.new is not None and share is not None:
         # New items are left, but no known item. With a `max_share` below 1 a new item cannot come first, because
         # floor(max_share * 1) is 0.
         return NoCandidates(_SHARE.format(count=len(query.new.rows), share=share))
-    reasons = () if tree is None or filters is None else _reasons(tree, filters)
+    reasons = () if tree is None else _reasons(tree, filters)
     reason = next(iter(reasons), None)
     return NoCandidates() if reason is None else NoCandidates(f"{NoCandidates.detail}: {reason}")
 

@@ -71,8 +71,7 @@ class NewItemList:
     features: tuple[Mapping[str, Any], ...] = field(compare=False)
     """Feature values of each item by column."""
     metadata: MetadataTable | None = field(compare=False)
-    filters: FilterFields | None = field(compare=False)
-    """Values of the filter fields, or None if the recipe has no filter fields."""
+    filters: FilterFields = field(compare=False)
     digest: bytes
     """Digest of all other fields. Two lists with the same digest are equal."""
 
@@ -86,14 +85,7 @@ class PlacedItems:
 
     items: NewItems
     fragments: ItemFragments
-    filters: FilterFields | None
-
-    def behind(self, own: FilterFields | None) -> FilterFields | None:
-        """Return the filter fields `own` of a model's items, followed by the filter fields of these new items.
-
-        Returns None if `own` is None.
-        """
-        return None if own is None else own.followed_by(self.filters, len(self.items))
+    filters: FilterFields
 
 
 def declared_in(recipe: LoadedRecipe) -> serving_schema.NewItems | None:
@@ -166,15 +158,14 @@ def place(
     metadata = None
     if listed.metadata is not None:
         metadata = MetadataTable(listed.metadata.fields, [listed.metadata.rows[row] for row in rows.tolist()])
-    filters = None if listed.filters is None else listed.filters.of_items(rows)
-    return PlacedItems(items, ItemFragments.build(items.ids, metadata), filters)
+    return PlacedItems(items, ItemFragments.build(items.ids, metadata), listed.filters.of_items(rows))
 
 
 def _digest(
     ids: Sequence[str],
     rows: Sequence[Mapping[str, Any]],
     metadata: MetadataTable | None,
-    filters: FilterFields | None,
+    filters: FilterFields,
 ) -> bytes:
     """Return a digest of ids, features, metadata and filter values of a list."""
     digest = blake2b(digest_size=16)
@@ -182,7 +173,7 @@ def _digest(
         part = slice(start, start + ROWS_AT_ONCE)
         shown = None if metadata is None else metadata.rows[part]
         digest.update(to_json([ids[part], rows[part], shown], inf_nan_mode="strings", fallback=str))
-    for filtered in () if filters is None else filters.fields.values():
+    for filtered in filters.fields.values():
         for array in filtered.arrays():
             digest.update(np.ascontiguousarray(array).data)
     return digest.digest()

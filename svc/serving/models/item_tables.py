@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from svc import events, logs
 from svc.errors import DataSourceError, MetadataError, SvcError
 from svc.model.ids import IdTable
-from svc.model.ranking.filter_fields import Field, FilterFields, LabelField, NumberField
+from svc.model.ranking.filter_fields import NO_FIELDS, Field, FilterFields, LabelField, NumberField
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
 from svc.sources.base import SourceContext, TableBounds, build_source
@@ -168,11 +168,11 @@ class MetadataTable:
 class ItemTables(NamedTuple):
     """The metadata and the filter fields of a model's items.
 
-    A part for which the recipe declares no fields is None. `metadata` is also None if all its fields are denied.
+    `metadata` is None if the recipe declares no metadata fields, or if all of them are denied.
     """
 
     metadata: MetadataTable | None
-    filters: FilterFields | None
+    filters: FilterFields
 
 
 def load_metadata(
@@ -190,11 +190,11 @@ def load_metadata(
     """
     declared = recipe.recipe.item_metadata
     if declared is None:
-        return ItemTables(None, None)
+        return ItemTables(None, NO_FIELDS)
     answered = tuple(name for name in declared.fields if not settings.is_denied(name))
     fields = tuple(dict.fromkeys((*answered, *declared.filter_kinds)))
     if not fields:
-        return ItemTables(None, None)
+        return ItemTables(None, NO_FIELDS)
     columns, lenient = (declared.id_column, *fields), declared.on_field_missing == "null"
     context = SourceContext.for_served_table(
         recipe.base_dir,
@@ -212,8 +212,6 @@ def load_metadata(
     if missing:
         logs.emit(events.METADATA_FIELD_MISSING, name=recipe.recipe.name, fields=missing)
     metadata = MetadataTable(answered, _Rows(table, answered, item_ids)) if answered else None
-    if not declared.filter_fields:
-        return ItemTables(metadata, None)
     hidden = tuple(name for name in declared.filter_kinds if settings.is_denied(name))
     return ItemTables(metadata, _filter_fields(declared, table, item_ids, hidden))
 

@@ -23,7 +23,7 @@ from svc.artifact.store import Blob, Store, locate_error, verify_blob
 from svc.errors import ArtifactError, RehearsalFailed
 from svc.model.load_model import load_model, rehearse, require_known_users
 from svc.model.model import Model
-from svc.model.ranking.filter_fields import FilterFields
+from svc.model.ranking.filter_fields import NO_FIELDS, FilterFields
 from svc.model.ranking.query import Ranking
 from svc.processes import SealedMemory
 from svc.recipe.load import LoadedRecipe
@@ -73,7 +73,7 @@ class Loaded:
     """Id of the key that has signed the artifact."""
     seconds: float
     """Duration of the load."""
-    filters: FilterFields | None = None
+    filters: FilterFields = NO_FIELDS
     package: Any = None
     """The `workers.package.Package` in which workers get the model, or None without workers."""
 
@@ -127,7 +127,7 @@ class Loader:
             raise shown from error
         return replace(loaded, seconds=time.perf_counter() - began)
 
-    def _open(self, recipe: LoadedRecipe, parsed: Parsed) -> tuple[Model, ItemFragments, FilterFields | None]:
+    def _open(self, recipe: LoadedRecipe, parsed: Parsed) -> tuple[Model, ItemFragments, FilterFields]:
         name, header = recipe.recipe.name, parsed.header
         if is_development(parsed.kid, self.keys):
             logs.emit(events.INITIAL_ARTIFACT_HMAC_SKIPPED_DEV, name=name, kid=parsed.kid)

@@ -17,13 +17,13 @@ import trio
 
 from svc import events, logs
 from svc.errors import AvailabilityStale, RecipeNotFound
+from svc.model.ranking.filter_fields import NO_FIELDS, FilterFields
 from svc.model.ranking.item_sets import ItemSet, intersect
 from svc.names import stem_of
 from svc.serving.models.recipes import DEFAULT_POLICY, Policy
 
 if TYPE_CHECKING:
     from svc.model.model import Model
-    from svc.model.ranking.filter_fields import FilterFields
     from svc.model.ranking.new_items import NewItems
     from svc.recipe.serving_schema import Availability
     from svc.recipe.serving_schema import NewItems as NewItemsDeclared
@@ -57,8 +57,8 @@ class Served:
     lane: Lane
     loaded_at: float
     """Unix time in seconds."""
-    filters: FilterFields | None = None
-    """Filter fields of the model's items, followed by the new items. None if the recipe has no filter fields."""
+    filters: FilterFields = NO_FIELDS
+    """Filter fields of the model's items, followed by the new items."""
     policy: Policy = DEFAULT_POLICY
     available: ItemSet | None = None
     """Items that the list of available items permits, or None without such a list or before its first read."""
@@ -93,11 +93,6 @@ class Served:
         return intersect(self.always, self.available, own)
 
     @property
-    def filter_kinds(self) -> Mapping[str, str]:
-        """Kind of each field that requests may filter on."""
-        return {} if self.filters is None else self.filters.kinds
-
-    @property
     def new_items(self) -> NewItems | None:
         """New items that may be recommended, or None without new items."""
         return None if self.new is None or not len(self.new.items) else self.new.items
@@ -113,11 +108,11 @@ class Served:
         if new is not self.new:
             served = self.alone or self  # removes the former new items
         if new is not None and new is not self.new:
-            fragments, filters = served.fragments.followed_by(new.fragments), new.behind(served.filters)
+            fragments, filters = served.fragments.followed_by(new.fragments), served.filters.followed_by(new.filters)
             served = replace(served, new=new, fragments=fragments, filters=filters, alone=served)
         always = self.always
         if served is not self or policy != self.policy:
-            always = None if policy.filter is None or served.filters is None else served.filters.items(policy.filter)
+            always = None if policy.filter is None else served.filters.items(policy.filter)
         elif available is self.available or (available is not None and available.equals(self.available)):
             # Sets are compared by content, because a new instance would lose the cached answers (`number`).
             return self

@@ -190,8 +190,8 @@ def test_new_items_have_no_value_in_a_field_that_their_list_lacks() -> None:
         2,
     )
     others = FilterFields({"year": LabelField.read("year", "categorical", "|", ["1"], 1)}, 1)
-    for other in (others, None):
-        joined = own.followed_by(other, 1)
+    for other in (others, FilterFields({}, 1)):
+        joined = own.followed_by(other)
         for name in own.fields:
             there = joined.items(parse_filter({name: {"exists": True}}, joined.kinds))
             assert (there.columns().tolist(), len(there.flags())) == ([0, 1], 3)

@@ -12,6 +12,7 @@ import trio
 
 from svc.errors import DataSourceError
 from svc.model.ids import IdTable
+from svc.model.ranking.filter_fields import NO_FIELDS
 from svc.model.ranking.rerank import Share
 from svc.recipe.serving_schema import NewItems, Serving
 from svc.serving.models import item_lists
@@ -92,7 +93,6 @@ def test_new_items_have_the_features_and_metadata_of_the_list(tmp_path: Path) ->
     assert placed.items.ids.all() == ["x", "007"]
     assert placed.items.share == Share(model().n_items, 0.5, 0.1)
     assert placed.fragments.describe(0) == b'{"item_id":"x","title":"First"}'
-    assert placed.filters is not None
     assert placed.filters.items(("field", "title", (("any", ("First",)),))).columns().tolist() == [0]
     assert listing(tmp_path, "age,item_id,tag\n20,i3,a\n,x,b\n33.5,007,\n").digest == listed.digest
 
@@ -151,7 +151,7 @@ class Listing(World):
 
 
 def items(*ids: str, **features: Any) -> NewItemList:
-    return NewItemList(ids, tuple(features for _ in ids), None, None, repr((ids, features)).encode())
+    return NewItemList(ids, tuple(features for _ in ids), None, NO_FIELDS, repr((ids, features)).encode())
 
 
 async def test_the_last_list_stays_if_the_source_fails() -> None:

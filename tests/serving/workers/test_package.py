@@ -17,6 +17,7 @@ from svc.artifact.keys import parse_signing_keys
 from svc.artifact.store import open_store
 from svc.errors import ArtifactError, SignatureMismatch
 from svc.model.codec import Stored
+from svc.model.ranking.filter_fields import NO_FIELDS
 from svc.processes import SealedMemory
 from svc.serving.models.item_lists import PlacedItems
 from svc.serving.models.loader import Loaded, Loader
@@ -96,7 +97,6 @@ def test_a_packed_model_answers_the_same_bytes(tmp_path: Path, family: str) -> N
         alone.model.rank(queries(alone.model, 8)), handed.model.rank(queries(handed.model, 8)), strict=True
     ):
         assert alone.fragments.items(expected, with_metadata=True) == handed.fragments.items(got, with_metadata=True)
-    assert alone.filters is not None and handed.filters is not None
     assert alone.filters.describe() == handed.filters.describe()
     assert handed.filters.kinds == {"price": "numerical", "title": "categorical"}
     assert (handed.sha256, handed.kid, handed.header) == (alone.sha256, alone.kid, alone.header)
@@ -150,7 +150,7 @@ async def test_the_age_of_a_list_is_sent_on_a_clock_that_processes_share() -> No
 
 async def test_new_items_are_sent_once_and_to_each_new_worker() -> None:
     """New items may be large. Later changes of the recipe do not send them again."""
-    new = PlacedItems(cast(Any, "n1"), cast(Any, None), None)
+    new = PlacedItems(cast(Any, "n1"), cast(Any, None), NO_FIELDS)
     unused: Any = None
     lane = WorkerLanes(1, lambda _: None)
     entry = Entry("a", "a.yaml", Served("a", unused, unused, {}, "sha256:0", lane, 0.0, new=new))

@@ -71,7 +71,7 @@ slower than creating a string."""
 
 def _is_new(tree: object, served: Answerable) -> bool:
     """Return True if a request has this filter and it is not compiled yet."""
-    return tree is not None and served.filters is not None and served.filters.cached(ClientTree(tree)) is None
+    return tree is not None and served.filters.cached(ClientTree(tree)) is None
 
 
 def _items_of(tree: object, served: Answerable, part: Part = "body") -> ItemSet | None:
@@ -98,12 +98,10 @@ class Question(BaseModel):
 
         Stops at an invalid filter without an error.
         """
-        if served.filters is not None:
-            with suppress(ValidationFailed):  # `prepare` raises the same error
-                for tree in self.filters:
-                    yield from served.filters.compile(
-                        ClientTree(tree), partial(filter_at, served.filter_kinds, ("filter",), "body")
-                    )
+        canonical = partial(filter_at, served.filters.kinds, ("filter",), "body")
+        with suppress(ValidationFailed):  # `prepare` raises the same error
+            for tree in self.filters:
+                yield from served.filters.compile(ClientTree(tree), canonical)
 
 
 class ItemsRequest(Question):

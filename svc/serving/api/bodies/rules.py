@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -28,9 +28,7 @@ class Answerable(Protocol):
     @property
     def model(self) -> Model: ...
     @property
-    def filters(self) -> FilterFields | None: ...
-    @property
-    def filter_kinds(self) -> Mapping[str, str]: ...
+    def filters(self) -> FilterFields: ...
     @property
     def policy(self) -> Policy: ...
     @property
@@ -80,7 +78,7 @@ def _distinct_pins(pins: Sequence[PinAsked]) -> Pins:
 
 
 def _limits(limits: Sequence[LimitAsked], served: Answerable) -> tuple[Limit, ...]:
-    kinds, seen = served.filter_kinds, set[str]()
+    kinds, seen = served.filters.kinds, set[str]()
     for index, limit in enumerate(limits):
         where: list[str | int] = ["limits", index, "field"]
         if limit.field not in kinds:
@@ -95,28 +93,21 @@ def _limits(limits: Sequence[LimitAsked], served: Answerable) -> tuple[Limit, ..
     return _limits_of([(limit.field, limit.max) for limit in limits], served.filters)
 
 
-def _limits_of(limits: Sequence[tuple[str, int]], filters: FilterFields | None) -> tuple[Limit, ...]:
-    fields = {} if filters is None else filters.fields
-    limited_fields = ((fields[name], most) for name, most in limits)
+def _limits_of(limits: Sequence[tuple[str, int]], filters: FilterFields) -> tuple[Limit, ...]:
+    limited_fields = ((filters.fields[name], most) for name, most in limits)
     return tuple(Limit(field, most) for field, most in limited_fields if isinstance(field, LabelField))
 
 
 def _boosts(asked: Sequence[BoostAsked], served: Answerable) -> tuple[Boost, ...]:
     boosted = [items_at(served, ("boosts", index, "filter"), boost.filter) for index, boost in enumerate(asked)]
-    return tuple(Boost(items, boost.factor) for items, boost in zip(boosted, asked, strict=True) if items is not None)
+    return tuple(Boost(items, boost.factor) for items, boost in zip(boosted, asked, strict=True))
 
 
-def items_at(served: Answerable, path: tuple[str | int, ...], tree: object, part: Part = "body") -> ItemSet | None:
-    """Return the items that satisfy the filter at `path` in a request, or None if the model has no filter fields.
-
-    Raises ValidationFailed.
-    """
-    canonical = partial(filter_at, served.filter_kinds, path, part)
-    if served.filters is None:
-        canonical(tree)
-        return None
+def items_at(served: Answerable, path: tuple[str | int, ...], tree: object, part: Part = "body") -> ItemSet:
+    """Return the items that satisfy the filter at `path` in a request. Raises ValidationFailed."""
+    canonical = partial(filter_at, served.filters.kinds, path, part)
     return served.filters.items_as_asked(ClientTree(tree), canonical)
 
 
-def _boosts_of(boosts: Sequence[tuple[tuple[object, ...], float]], filters: FilterFields | None) -> tuple[Boost, ...]:
-    return () if filters is None else tuple(Boost(filters.items(tree), factor) for tree, factor in boosts)
+def _boosts_of(boosts: Sequence[tuple[tuple[object, ...], float]], filters: FilterFields) -> tuple[Boost, ...]:
+    return tuple(Boost(filters.items(tree), factor) for tree, factor in boosts)

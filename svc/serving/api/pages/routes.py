@@ -141,7 +141,7 @@ def _handlers(state: ServerState) -> dict[str, Handler]:
         header = {key: served.header[key] for key in DESCRIBED if key in served.header}
         columns = await _in_thread(feature_columns, served.model, state.settings.is_denied, limiter=described)
         features: dict[str, Any] = {} if columns is None else {"feature_columns": columns}
-        if served.filters is not None:
+        if served.filters.fields:
             features["filter_fields"] = await _in_thread(served.filters.describe, limiter=described)
         if served.policy.popular_fallback:
             features["fallback"] = "popular"

@@ -129,7 +129,6 @@ async def answers_cold_and_warm(trees: list[Any]) -> list[tuple[int, int]]:
         cold = await statuses()
     async with filtering(Policy(filter=hidden)) as (client, state):
         filters = served_in(state).filters
-        assert filters is not None
         for tree in trees:
             with suppress(FilterProblem):
                 filters.items(parse_filter(tree, filters.kinds))
