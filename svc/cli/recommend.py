@@ -63,9 +63,6 @@ def allowed_items(
 
     Raises UsageError for a tree that is no filter, MetadataError and DataSourceError for tables that cannot be read.
     """
-    serving = recipe.recipe.serving
-    if tree is None and serving is None:
-        return None
     from svc.model.ranking.item_sets import intersect
     from svc.serving.models.item_tables import load_metadata
     from svc.serving.models.recipes import Policy
@@ -97,12 +94,12 @@ def _available_items(
 
     Raises DataSourceError if the list cannot be read, because an export has no earlier list to use instead.
     """
-    serving = recipe.recipe.serving
-    if serving is None or serving.availability is None:
+    declared = recipe.recipe.serving.availability
+    if declared is None:
         return None
     from svc.serving.models.item_lists import available_items, read_ids
 
-    return available_items(serving.availability, read_ids(recipe, settings, variables, len(item_ids)), item_ids)
+    return available_items(declared, read_ids(recipe, settings, variables, len(item_ids)), item_ids)
 
 
 def command(
@@ -266,7 +263,7 @@ def _open(
     from svc.model.ranking.new_items import ids_with
 
     recipe, variables = load(Path(source), env_var, settings, for_serving=True)
-    if request.to_users and not (recipe.recipe.serving is not None and recipe.recipe.serving.users):
+    if request.to_users and not recipe.recipe.serving.users:
         raise UsersNotServed
     opened = open_artifact(recipe.output_uri, verifying_keys(settings, unsigned=unsigned), settings)
     if request.to_users:

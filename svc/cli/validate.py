@@ -60,10 +60,10 @@ def check_new_items(loaded: LoadedRecipe, settings: Settings, variables: Mapping
     The check reads the whole list. If the recipe's model can be verified, it counts the items that are new to the model
     and those that the model knows. Otherwise it counts the items, and tells why there is no model.
     """
-    from svc.serving.models.item_lists import declared_in, place, read_new_items
+    from svc.serving.models.item_lists import place, read_new_items
     from svc.training.validate import Check
 
-    declared = declared_in(loaded)
+    declared = loaded.recipe.serving.new_items
     if declared is None:
         return
     model = _verified_model(loaded, settings)

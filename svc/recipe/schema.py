@@ -209,6 +209,10 @@ class Promotion(Block):
         return self
 
 
+def _or_defaults(block: object) -> object:
+    return {} if block is None else block
+
+
 class Recipe(Block):
     """One recommender: its data, its search and its artifact."""
 
@@ -222,7 +226,7 @@ class Recipe(Block):
     item_metadata: ItemMetadata | None = None
     training: Training = Field(default_factory=Training)
     output: Output
-    serving: Serving | None = None
+    serving: Annotated[Serving, BeforeValidator(_or_defaults, Serving | None)] = Field(default_factory=Serving)
     promotion: Promotion | None = None
 
     @model_validator(mode="before")
@@ -321,8 +325,7 @@ class Recipe(Block):
 
     @model_validator(mode="after")
     def _serving_names_filter_fields(self) -> Self:
-        if self.serving is not None:
-            self.serving.check_fields(self.filter_kinds)
+        self.serving.check_fields(self.filter_kinds)
         return self
 
     @model_validator(mode="after")
@@ -336,12 +339,11 @@ class Recipe(Block):
     @property
     def popular(self) -> Popular | None:
         """Return the block `serving.popular`, which weighs choices by their age, or None if all choices count alike."""
-        return None if self.serving is None else self.serving.popular
+        return self.serving.popular
 
     @model_validator(mode="after")
     def _new_items_have_features(self) -> Self:
-        declared = self.serving is not None and self.serving.new_items is not None
-        if declared and (self.features is None or self.features.item is None):
+        if self.serving.new_items is not None and (self.features is None or self.features.item is None):
             raise ValueError("serving.new_items needs features.item: new items are ranked by their features alone")
         return self
 
@@ -366,8 +368,8 @@ class Recipe(Block):
                 sources[f"features.{side}.source"] = block.source
         if self.item_metadata is not None:
             sources["item_metadata.source"] = self.item_metadata.source
-        if self.serving is not None and self.serving.availability is not None:
+        if self.serving.availability is not None:
             sources["serving.availability.source"] = self.serving.availability.source
-        if self.serving is not None and self.serving.new_items is not None:
+        if self.serving.new_items is not None:
             sources["serving.new_items.source"] = self.serving.new_items.source
         return sources

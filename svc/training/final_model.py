@@ -115,8 +115,7 @@ def train_final(task: Task, result: SearchResult, learned: Learned | None = None
         popularity=None if interactions.popularity is None else interactions.popularity[columns],
         ranker=None if learned is None else _ranker(task, learned, matrix, columns),
     )
-    serving = task.loaded.recipe.serving
-    if serving is not None and serving.users:
+    if task.loaded.recipe.serving.users:
         model.measure_users()
     return FinalModel(matrix, model, parts, aware)
 

@@ -362,15 +362,15 @@ class _Run:
 
         Return None if the recipe has no `serving.new_items`, or if no part of the model has learned from features.
         """
-        serving = self.loaded.recipe.serving
-        if serving is None or serving.new_items is None or final.aware is None:
+        declared = self.loaded.recipe.serving.new_items
+        if declared is None or final.aware is None:
             return None
         if result.reused is not None:
             return result.reused.figures("new_items")
         from svc.training.judging.new_items import evaluate_new_items
 
         self.progress.phase("evaluating new items")
-        return evaluate_new_items(task, result, final.aware, serving.new_items)
+        return evaluate_new_items(task, result, final.aware, declared)
 
 
 def _is_refused(promotion: Mapping[str, Any] | None) -> bool:

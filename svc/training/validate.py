@@ -127,7 +127,7 @@ def _served_tables(recipe: Recipe) -> dict[str, tuple[SourceSpec, tuple[str, ...
     if (metadata := recipe.item_metadata) is not None:
         names = (metadata.id_column, *metadata.fields, *metadata.filter_kinds)
         tables["item_metadata.source"] = (metadata.source, names)
-    if recipe.serving is not None and (availability := recipe.serving.availability) is not None:
+    if (availability := recipe.serving.availability) is not None:
         tables["serving.availability.source"] = (availability.source, (availability.id_column,))
     return tables
 

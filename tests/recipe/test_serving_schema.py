@@ -67,5 +67,4 @@ def test_pins_may_follow_each_other_in_time(tmp_path: Path) -> None:
         {"item_id": "b", "position": 0, "from": days[1], "until": days[2]},
     ]
     serving = load(tmp_path, {"serving": {"pins": pins}}).recipe.serving
-    assert serving is not None
     assert [pin.item_id for pin in serving.pins] == ["a", "b"]

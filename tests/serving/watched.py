@@ -19,6 +19,7 @@ import trio.testing
 from svc import logs
 from svc.errors import ArtifactError
 from svc.metrics import Metrics
+from svc.recipe.serving_schema import Serving
 from svc.serving.models.list_watch import KINDS, ListWatch
 from svc.serving.models.loader import Loaded
 from svc.serving.models.registry import Entry, Registry
@@ -114,7 +115,7 @@ class FakeRecipe:
     output: str = "out.svc"
     item_metadata: str | None = None
     text: str = ""
-    serving: Any = None
+    serving: Any = field(default_factory=Serving)
     shown_columns: frozenset[str] = frozenset()
 
     @property

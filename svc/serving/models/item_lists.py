@@ -53,8 +53,8 @@ def read_ids(
     Empty ids are left out. `n_items` is the number of the model's items, or 0 without a model. It bounds the size of
     the list (`TableBounds.for_serving`). Raises DataSourceError if the list cannot be read or is too large.
     """
-    assert recipe.recipe.serving is not None and recipe.recipe.serving.availability is not None
     declared = recipe.recipe.serving.availability
+    assert declared is not None, "asked only for a recipe with a list"
     columns, bounds = (declared.id_column,), TableBounds.for_serving(n_items, 1)
     context = SourceContext.for_served_table(
         recipe.base_dir, settings, variables, declared.id_column, columns, bounds=bounds
@@ -88,12 +88,6 @@ class PlacedItems:
     filters: FilterFields
 
 
-def declared_in(recipe: LoadedRecipe) -> serving_schema.NewItems | None:
-    """Return the declaration of the recipe's list of new items, or None without such a list."""
-    serving = recipe.recipe.serving
-    return None if serving is None else serving.new_items
-
-
 def read_new_items(
     recipe: LoadedRecipe, settings: Settings, variables: Mapping[str, str], n_items: int = 0
 ) -> NewItemList:
@@ -105,7 +99,7 @@ def read_new_items(
     Raises DataSourceError if the list cannot be read, has more than `max_items` items, or lacks or repeats an id.
     Raises MetadataError if the metadata cannot be read.
     """
-    declared, features = declared_in(recipe), recipe.recipe.features
+    declared, features = recipe.recipe.serving.new_items, recipe.recipe.features
     assert declared is not None and features is not None and features.item is not None, "checked with the recipe"
     names = tuple(column.name for column in features.item.columns)
     columns = (features.item.id_column, *names)
@@ -133,7 +127,7 @@ def new_items_of_recipe(
     Blocks. Raises the errors of `read_new_items`, FeaturesNotSupported if the model has no item features, and
     FeatureValueUnusable, which names the row.
     """
-    declared = declared_in(recipe)
+    declared = recipe.recipe.serving.new_items
     if declared is None:
         return None
     listed = read_new_items(recipe, settings, variables, model.n_items)

@@ -50,7 +50,7 @@ class ListKind:
 
     def declared(self, recipe: LoadedRecipe) -> Any:
         """Return the declaration of this list in a recipe, or None."""
-        return getattr(recipe.recipe.serving, self.name, None)
+        return getattr(recipe.recipe.serving, self.name)
 
     def inputs(self, recipe: LoadedRecipe) -> tuple[Any, Any]:
         """Return the parts of a recipe on which the content of the list depends.

@@ -41,8 +41,7 @@ def rehearse_answers(recipe: LoadedRecipe, model: Model, fragments: ItemFragment
     `live` is the model that is served now, or None. Its users count only if the recipe declares `serving.rehearsal`.
     Blocks, so call it from a thread.
     """
-    serving = recipe.recipe.serving
-    rehearsal = None if serving is None else serving.rehearsal
+    rehearsal = recipe.recipe.serving.rehearsal
     if live is not None and rehearsal is not None:
         require_known_users(model.user_ids, live.user_ids, rehearsal.min_known_users)
     for ranking in rehearse(model):
@@ -132,7 +131,7 @@ class Loader:
         if is_development(parsed.kid, self.keys):
             logs.emit(events.INITIAL_ARTIFACT_HMAC_SKIPPED_DEV, name=name, kid=parsed.kid)
         model = load_model(header, parsed.payload, name=name, allow_skew=self.settings.allow_version_skew)
-        if recipe.recipe.serving is not None and recipe.recipe.serving.users:
+        if recipe.recipe.serving.users:
             model.serve_users()
         tables = load_metadata(recipe, self.settings, model.item_ids, self.variables)
         fragments = ItemFragments.build(model.item_ids, tables.metadata)

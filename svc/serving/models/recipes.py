@@ -201,10 +201,7 @@ class Policy:
 
     @classmethod
     def of(cls, recipe: Recipe) -> Policy:
-        serving = recipe.serving
-        if serving is None:
-            return DEFAULT_POLICY
-        kinds = recipe.filter_kinds
+        serving, kinds = recipe.serving, recipe.filter_kinds
         return cls(
             filter=None if serving.filter is None else parse_filter(serving.filter, kinds),
             popular_fallback=serving.fallback == "popular",

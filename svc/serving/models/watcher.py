@@ -13,7 +13,7 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import trio
 
@@ -230,8 +230,8 @@ class Watcher:
         reload = _serves_otherwise(before.loaded, declared.loaded)
         if reload:
             self._watched[declared.name] = WatchedArtifact(declared)
-        elif watched.refusal is RehearsalFailed and _serving(before.loaded, "rehearsal") != _serving(
-            declared.loaded, "rehearsal"
+        elif watched.refusal is RehearsalFailed and (
+            before.loaded.recipe.serving.rehearsal != declared.loaded.recipe.serving.rehearsal
         ):
             watched.retry_tick = 0  # the artifact may pass the rehearsal with the new rules
         self.publisher.redeclare(declared, reload=reload)
@@ -348,15 +348,12 @@ class Watcher:
         return self._watched.get(watched.name) is watched
 
 
-def _serving(recipe: LoadedRecipe, field: Literal["rehearsal", "users"]) -> Any:
-    return getattr(recipe.recipe.serving, field, None)
-
-
 def _serves_otherwise(before: LoadedRecipe, after: LoadedRecipe) -> bool:
     """Return True if the change of a recipe requires a new load of its model.
 
     A load is required for another `output` or `item_metadata`, and if requests for users become permitted.
     """
-    if _serving(after, "users") and not _serving(before, "users"):
-        return True
-    return (before.recipe.output, before.recipe.item_metadata) != (after.recipe.output, after.recipe.item_metadata)
+    old, new = before.recipe, after.recipe
+    return (new.serving.users and not old.serving.users) or (
+        (old.output, old.item_metadata) != (new.output, new.item_metadata)
+    )

@@ -253,7 +253,7 @@ def test_a_model_whose_answers_cannot_be_encoded_is_refused(tmp_path: Path, monk
 
 
 def recipe_with(serving: dict[str, Any] | None = None) -> LoadedRecipe:
-    block = None if serving is None else Serving.model_validate(serving)
+    block = Serving.model_validate(serving or {})
     return cast(LoadedRecipe, SimpleNamespace(recipe=SimpleNamespace(serving=block)))
 
 

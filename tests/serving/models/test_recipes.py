@@ -154,8 +154,8 @@ FROM, UNTIL = "2026-01-01T00:00:00Z", "2026-01-08T01:00:00+01:00"
 
 
 def test_a_recipe_without_a_serving_block_restricts_nothing(tmp_path: Path) -> None:
-    """Requests compare its default policy by identity."""
-    assert Policy.of(load(tmp_path).recipe) is DEFAULT_POLICY
+    """Its policy has the default of each rule."""
+    assert Policy.of(load(tmp_path).recipe) == DEFAULT_POLICY
     assert Policy.of(load(tmp_path, {"serving": {}}).recipe) == DEFAULT_POLICY
     assert not DEFAULT_POLICY.timed
 
