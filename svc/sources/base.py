@@ -136,8 +136,8 @@ class DataSource(Protocol):
     - `probe() -> list[str]` checks the access without reading all data, and returns one line per check.
     - `sample(n_rows) -> pandas.DataFrame | None` returns the first rows of `fetch`, or None if that would
       require reading all data.
-    - `probe_and_sample(n_rows)` replaces `sample` in a source that would run its query for both. It is a generator that
-      yields the lines of `probe` and returns the rows.
+    - `probe_and_sample(n_rows)` replaces both in a source that would run its query for each. It is a generator that
+      yields the lines of `probe` and returns the rows of `sample`.
     """
 
     type_name: ClassVar[str]

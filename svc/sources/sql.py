@@ -107,24 +107,16 @@ class SqlSource:
     def _chunk_rows(self) -> int:
         return _CHUNK_ROWS if self._context.bounds is None else _BOUNDED_CHUNK_ROWS
 
-    def probe(self) -> list[str]:
-        """Connect and start the query."""
-        with self._result(1) as (result, dialect, _):
-            return self._probe_lines(dialect, result)
-
     def probe_and_sample(self, n_rows: int) -> Generator[str, None, pandas.DataFrame]:
-        """Yield the lines of `probe`, then return the first rows of the same query run. Later rows are not read."""
+        """Start the query, yield a line per check, then return its first rows. Later rows are not read."""
         with self._result(n_rows) as (result, dialect, _):
-            yield from self._probe_lines(dialect, result)
+            yield from [
+                f"database: reached, {dialect.shown}, session is read-only",
+                f"query: runs, has the columns {', '.join(self._columns(result))}",
+            ]
             builder, typed = self._begin(result)
             builder.add(typed(result.fetchmany(n_rows)))
             return builder.finish()
-
-    def _probe_lines(self, dialect: Dialect, result: CursorResult[Any]) -> list[str]:
-        return [
-            f"database: reached, {dialect.shown}, session is read-only",
-            f"query: runs, has the columns {', '.join(self._columns(result))}",
-        ]
 
     def _begin(self, result: CursorResult[Any]) -> tuple[TableBuilder, Callable[[Sequence[Any]], pa.Table]]:
         """Return a builder with the wanted columns and no rows, and the function that converts driver rows for it."""

@@ -220,19 +220,13 @@ def _probe_source(spec: SourceSpec, context: SourceContext, check_frame: FrameCh
         yield from check_frame(frame)
 
 
-def _probe(source: DataSource) -> list[str]:
-    probe: Callable[[], list[str]] | None = getattr(source, "probe", None)
-    return ["this source cannot be probed; a training will read it"] if probe is None else probe()
-
-
 def _probe_and_sample(source: DataSource) -> Generator[str, None, pandas.DataFrame | None]:
-    together = getattr(source, "probe_and_sample", None)
-    sample = getattr(source, "sample", None)
+    together, probe, sample = (getattr(source, name, None) for name in ("probe_and_sample", "probe", "sample"))
     frame: pandas.DataFrame | None = None
     if together is not None:
         frame = yield from together(SAMPLED_ROWS)
         return frame
-    yield from _probe(source)
+    yield from ["this source cannot be probed; a training will read it"] if probe is None else probe()
     if sample is not None:
         frame = sample(SAMPLED_ROWS)
     return frame

@@ -101,7 +101,7 @@ READING = [
 def test_reading_queries_of_any_form_run(make: Any, dsn: str, query: str) -> None:
     """Columns with the same name, comments, a semicolon, parentheses and common table expressions are allowed."""
     source = sql(make, dsn, query.replace("::", r"\:\:"))
-    assert source.probe()
+    assert probed_and_sampled(source, 1)[0]
     assert len(source.fetch()) == 3
 
 
@@ -113,9 +113,11 @@ def test_the_order_of_a_query_is_kept(make: Any, dsn: str) -> None:
 
 def refused(make: Any, dsn: str, queries: Sequence[str]) -> None:
     for query in queries:
-        for run in ("fetch", "probe"):
-            with pytest.raises(DataSourceError):
-                getattr(sql(make, dsn, query), run)()
+        source = sql(make, dsn, query)
+        with pytest.raises(DataSourceError):
+            source.fetch()
+        with pytest.raises(DataSourceError):
+            probed_and_sampled(source, 1)
 
 
 def test_sqlite_only_reads_its_own_file(make: Any, tmp_path: Path) -> None:
@@ -272,11 +274,11 @@ def test_an_escaped_at_and_one_in_the_user_name_are_accepted(make: Any, scheme: 
 
 def test_a_probe_names_the_columns(make: Any, dsn: str) -> None:
     """The probe also reports the read-only session. A missing column is an error."""
-    checks = sql(make, dsn, "SELECT * FROM svc_ratings", columns=("user_id", "ts")).probe()
+    checks, _ = probed_and_sampled(sql(make, dsn, "SELECT * FROM svc_ratings", columns=("user_id", "ts")), 1)
     assert any("read-only" in line for line in checks)
     assert any("user_id, ts" in line for line in checks)
     with pytest.raises(DataSourceError, match="has no column absent; it has user_id, item_id, price, ts"):
-        sql(make, dsn, "SELECT * FROM svc_ratings LIMIT 0", columns=("absent",)).probe()
+        probed_and_sampled(sql(make, dsn, "SELECT * FROM svc_ratings LIMIT 0", columns=("absent",)), 1)
 
 
 def test_rows_above_the_cap_are_refused(make: Any, dsn: str) -> None:
@@ -395,8 +397,7 @@ def test_a_sample_has_the_first_rows_of_fetch(make: Any, dsn: str) -> None:
         source = sql(make, dsn, query)
         whole = source.fetch()
         for n in (1, 2, 3, 1000):
-            lines, rows = probed_and_sampled(source, n)
-            assert lines == source.probe()
+            _, rows = probed_and_sampled(source, n)
             assert rows.astype(str).equals(whole.head(n).astype(str)), n
     with pytest.raises(DataSourceError):
         probed_and_sampled(sql(make, dsn, "DELETE FROM svc_ratings"), 1)
