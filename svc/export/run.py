@@ -21,7 +21,7 @@ from svc.cores import usable_cores
 from svc.errors import UsageError
 from svc.export.formats import FORMATS, Scored, format_of
 from svc.export.manifest import SUFFIX, Manifest, encode
-from svc.export.request import EVERYBODY, ExportRequest, Rows, Selection, part_name, row_chunks, source_context
+from svc.export.request import EVERYBODY, ExportRequest, Rows, part_name, row_chunks, source_context
 from svc.model.load_model import load_model, rehearse
 from svc.model.model import Model
 from svc.model.ranking.new_items import ids_with
@@ -82,23 +82,10 @@ def export(
         opened.model.require_users()
     folder, name = open_folder(request.output, settings)
     name = part_name(name, request.shard)
-    job = _Job(request, opened, settings, progress or Progress(LogDisplay()))
-    shard = None if request.shard is None else f"{request.shard.index}/{request.shard.count}"
+    progress = progress or Progress(LogDisplay())
     logs.emit(events.EXPORT_STARTED, output=folder.uri_of(name), model_version=opened.model_version)
     began = time.monotonic()
-    written = folder.put(job.write, lambda _: name)
-    asked = request.asked(job.selection.users)
-    manifest = Manifest(
-        path=name,
-        rows=job.rows,
-        sha256=written.sha256,
-        bytes=written.n_bytes,
-        model_version=opened.model_version,
-        skipped=job.selection.skipped,
-        empty=job.empty,
-        asked=asked,
-        shard=shard,
-    )
+    manifest = folder.put(lambda out: _write(out, name, request, opened, settings, progress), lambda _: name)
     folder.put(lambda out: out.write(encode(manifest)), lambda _: name + SUFFIX)
     seconds = time.monotonic() - began
     logs.emit(
@@ -112,38 +99,37 @@ def export(
     return manifest
 
 
-class _Job:
-    """A job that scores rankings, writes them, and counts rows and empty rankings."""
-
-    def __init__(self, request: ExportRequest, opened: OpenedArtifact, settings: Settings, progress: Progress) -> None:
-        self._request = request
-        self._model = opened.model
-        self._settings = settings
-        self._progress = progress
-        self._done = 0
-        self.selection = Selection(0)
-        self.rows = 0
-        self.empty = 0
-
-    def write(self, out: BinaryIO) -> HashingFile:
-        """Write every ranking to `out`. Return the file with its digest and size."""
-        request, model = self._request, self._model
-        self._progress.phase("recommending")
-        leaders = model.item_ids if request.related or request.to_users else model.user_ids
-        self.selection, chunks = row_chunks(leaders, request, source_context(self._settings))
-        hashing = HashingFile(out)
-        leader = "seed_item_id" if request.related else "item_id" if request.to_users else "user_id"
-        items = model.user_ids if request.to_users else ids_with(model.item_ids, request.new)
-        writer = FORMATS[format_of(request.output)](hashing, leader, leaders, items)
-        threads = self._settings.scoring_threads or usable_cores()
-        for scored in score_all(model, request, chunks, threads):
-            writer.add(scored)
-            self._done += len(scored.rows)
-            self.rows += len(scored.items)
-            self.empty += int((scored.counts == 0).sum())
-            self._progress.advance(self._done, self.selection.total, rows=len(scored.items))
-        writer.close()
-        return hashing
+def _write(  # noqa: PLR0917 - the inputs of an export
+    out: BinaryIO, name: str, request: ExportRequest, opened: OpenedArtifact, settings: Settings, progress: Progress
+) -> Manifest:
+    """Write every ranking to `out`, and return the manifest of the file, which gets this `name`."""
+    model = opened.model
+    progress.phase("recommending")
+    leaders = model.item_ids if request.related or request.to_users else model.user_ids
+    selection, chunks = row_chunks(leaders, request, source_context(settings))
+    hashing = HashingFile(out)
+    leader = "seed_item_id" if request.related else "item_id" if request.to_users else "user_id"
+    items = model.user_ids if request.to_users else ids_with(model.item_ids, request.new)
+    writer = FORMATS[format_of(request.output)](hashing, leader, leaders, items)
+    done = n_rows = n_empty = 0
+    for scored in score_all(model, request, chunks, settings.scoring_threads or usable_cores()):
+        writer.add(scored)
+        done += len(scored.rows)
+        n_rows += len(scored.items)
+        n_empty += int((scored.counts == 0).sum())
+        progress.advance(done, selection.total, rows=len(scored.items))
+    writer.close()
+    return Manifest(
+        path=name,
+        rows=n_rows,
+        sha256=hashing.sha256,
+        bytes=hashing.n_bytes,
+        model_version=opened.model_version,
+        skipped=selection.skipped,
+        empty=n_empty,
+        asked=request.asked(selection.users),
+        shard=None if request.shard is None else f"{request.shard.index}/{request.shard.count}",
+    )
 
 
 def score(model: Model, request: ExportRequest, rows: Rows) -> Scored:
