@@ -8,8 +8,9 @@ import socket
 import ssl
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,12 +18,15 @@ import httpx
 import pytest
 import trustme
 
+from tests.e2e.server import put
+
 if TYPE_CHECKING:
     from tests.e2e.conftest import Server, Shop
 
 pytestmark = pytest.mark.integration
 DEPLOY = Path(__file__).parents[3] / "docs" / "deploy"
 READY_TRIES = 100
+Prepare = Callable[[Path, dict[str, int]], list[str]]
 CHECKED_AFTER_S = 3.0  # HAProxy has finished its first health checks by then
 
 
@@ -97,107 +101,92 @@ def ask(url: str, recipe: str) -> httpx.Response:
     )
 
 
-@pytest.mark.parametrize("prepare", [nginx, haproxy])
-def test_recipes_reach_their_own_process(
-    prepare: Callable[[Path, dict[str, int]], list[str]], shop: Shop, serve: Callable[..., Server], artifact: bytes
-) -> None:
-    """The balancer sends each request to the one process that serves its recipe.
+@contextmanager
+def in_front(shop: Shop, prepares: tuple[Prepare, ...], servers: Sequence[Server]) -> Iterator[dict[str, str]]:
+    """Run the installed balancers in front of both servers at the same time, and yield the URL of each by its name."""
+    own = {f"808{number}": int(server.url.rpartition(":")[2]) for number, server in enumerate(servers, 1)}
+    with ExitStack() as stack:
+        urls = {}
+        for prepare in prepares:
+            name = prepare.__name__
+            if shutil.which(name.partition("_")[0]) is not None:
+                ports, folder = own | {"80": free_port()}, shop.folder / name
+                folder.mkdir()
+                urls[name] = stack.enter_context(running_process(prepare(folder, ports), ports["80"]))
+        if not urls:
+            pytest.skip("neither nginx nor haproxy is installed")
+        yield urls
+
+
+def write_recipes(shop: Shop, folders: dict[str, Path]) -> None:
+    """Write a recipe of each name into its folder. All but `empty` have the model of the shop."""
+    text = shop.recipe.read_text().replace("path: ", f"path: {shop.folder}/")
+    shop.recipe.unlink()
+    for name, folder in folders.items():
+        folder.mkdir(exist_ok=True)
+        own = text.replace("name: shop", f"name: {name}")
+        put(folder / f"{name}.yaml", own.replace("shop.svc", "empty.svc") if name == "empty" else own)
+
+
+def test_recipes_reach_their_own_process(shop: Shop, serve: Callable[..., Server], artifact: bytes) -> None:
+    """Each balancer sends each request to the one process that serves its recipe.
 
     If one process ends, its recipe gets 502 or 503 and the other recipe is still answered.
     """
-    if shutil.which(prepare.__name__) is None:
-        pytest.skip(f"{prepare.__name__} is not installed")
     shop.give(artifact)
-    servers = {}
-    text = shop.recipe.read_text().replace("path: ", f"path: {shop.folder}/")
-    shop.recipe.unlink()
-    for name in ("books", "books-cold-start"):
-        folder = shop.folder / f"only-{name}"
-        folder.mkdir()
-        (folder / f"{name}.yaml").write_text(text.replace("name: shop", f"name: {name}"))
-        servers[name] = serve("--recipes", str(folder), SVC_ALLOWED_HOSTS="127.0.0.1")
-    ports = {
-        "80": free_port(),
-        "8081": int(servers["books"].url.rpartition(":")[2]),
-        "8082": int(servers["books-cold-start"].url.rpartition(":")[2]),
-    }
-    folder = shop.folder / prepare.__name__
-    folder.mkdir()
-    with running_process(prepare(folder, ports), ports["80"]) as url:
-        for name in servers:
-            statuses = {ask(url, name).status_code for _ in range(20)}
-            assert statuses == {200}, name
+    folders = {name: shop.folder / f"only-{name}" for name in ("books", "books-cold-start")}
+    write_recipes(shop, folders)
+    books, other = (serve("--recipes", str(folder), SVC_ALLOWED_HOSTS="127.0.0.1") for folder in folders.values())
+    with in_front(shop, (nginx, haproxy), (books, other)) as urls:
+        for url, name in product(urls.values(), folders):
+            assert {ask(url, name).status_code for _ in range(20)} == {200}, (url, name)
             assert ask(url, name).json()["recipe"] == name
-        if prepare is nginx:
-            for path in ("/", "/v1/recipes", "/v1/docs", "/v1/health", "/v1/metrics"):
-                through, direct = (httpx.get(base + path, verify=False) for base in (url, servers["books"].url))
-                assert (through.status_code, through.headers["content-type"]) == (
-                    direct.status_code,
-                    direct.headers["content-type"],
-                ), path
-                assert "x-request-id" in through.headers, path
-        assert servers["books"].ask("/v1/recipes/books-cold-start:recommend", {"user_id": "u1"})[0] == 404
-        assert servers["books"].stop() == 0
-        assert ask(url, "books").status_code in (502, 503)
-        assert {ask(url, "books-cold-start").status_code for _ in range(20)} == {200}
+        for path in ("/", "/v1/recipes", "/v1/docs", "/v1/health", "/v1/metrics") if "nginx" in urls else ():
+            through, direct = (httpx.get(base + path, verify=False) for base in (urls["nginx"], books.url))
+            assert through.status_code == direct.status_code, path
+            assert through.headers["content-type"] == direct.headers["content-type"], path
+            assert "x-request-id" in through.headers, path
+        assert books.ask("/v1/recipes/books-cold-start:recommend", {"user_id": "u1"})[0] == 404
+        assert books.stop() == 0
+        for url in urls.values():
+            assert ask(url, "books").status_code in (502, 503)
+            assert {ask(url, "books-cold-start").status_code for _ in range(20)} == {200}
 
 
 @pytest.mark.parametrize("recipes", [("shop", "empty"), ("empty",)], ids=["one of two", "the only one"])
-@pytest.mark.parametrize("prepare", [nginx_replicas, haproxy_replicas, nginx, haproxy])
 def test_a_recipe_without_a_model_does_not_affect_other_recipes(
-    prepare: Callable[[Path, dict[str, int]], list[str]],
-    recipes: tuple[str, ...],
-    shop: Shop,
-    serve: Callable[..., Server],
-    artifact: bytes,
+    recipes: tuple[str, ...], shop: Shop, serve: Callable[..., Server], artifact: bytes
 ) -> None:
     """Requests for a recipe without a model get the 503 of svc, and requests for the other recipe get 200.
 
     This holds even if no process is ready.
     """
-    if shutil.which(prepare.__name__.partition("_")[0]) is None:
-        pytest.skip(f"{prepare.__name__.partition('_')[0]} is not installed")
     shop.give(artifact)
-    text = shop.recipe.read_text().replace("path: ", f"path: {shop.folder}/")
-    shop.recipe.unlink()
-    for name in recipes:
-        own = text.replace("name: shop", f"name: {name}").replace("shop.svc", f"{name}.svc")
-        (shop.folder / f"{name}.yaml").write_text(own)
+    write_recipes(shop, dict.fromkeys(recipes, shop.folder))
     servers = [serve(SVC_ALLOWED_HOSTS="127.0.0.1") for _ in range(2)]
-    urls = [server.url for server in servers]
-    ports = {"80": free_port(), **{f"808{n}": int(url.rpartition(":")[2]) for n, url in enumerate(urls, 1)}}
-    folder = shop.folder / prepare.__name__
-    folder.mkdir()
-    with running_process(prepare(folder, ports), ports["80"]) as url:
-        time.sleep(CHECKED_AFTER_S if "haproxy" in prepare.__name__ else 0)
-        for _ in range(12):
-            refused = ask(url, "empty")
-            assert (refused.status_code, refused.json()["code"]) == (503, "RECIPE_UNAVAILABLE"), refused.text
-            assert {ask(url, name).status_code for name in recipes if name != "empty" for _ in range(5)} <= {200}
+    with in_front(shop, (nginx_replicas, haproxy_replicas, nginx, haproxy), servers) as urls:
+        time.sleep(CHECKED_AFTER_S)
+        for url in urls.values():
+            for _ in range(12):
+                refused = ask(url, "empty")
+                assert (refused.status_code, refused.json()["code"]) == (503, "RECIPE_UNAVAILABLE"), refused.text
+                assert {ask(url, name).status_code for name in recipes if name != "empty" for _ in range(5)} <= {200}
 
 
-@pytest.mark.parametrize("prepare", [nginx_replicas, haproxy_replicas])
 def test_every_request_is_answered_after_a_replica_has_ended(
-    prepare: Callable[[Path, dict[str, int]], list[str]], shop: Shop, serve: Callable[..., Server], artifact: bytes
+    shop: Shop, serve: Callable[..., Server], artifact: bytes
 ) -> None:
     """Every request gets 200 while both replicas run and after one of them has ended."""
-    if shutil.which(prepare.__name__.partition("_")[0]) is None:
-        pytest.skip(f"{prepare.__name__.partition('_')[0]} is not installed")
     shop.give(artifact)
-    shop.recipe.write_text(shop.recipe.read_text().replace("path: ", f"path: {shop.folder}/"))
-    first, second = (serve(SVC_ALLOWED_HOSTS="127.0.0.1") for _ in range(2))
-    ports = {
-        "80": free_port(),
-        "8081": int(first.url.rpartition(":")[2]),
-        "8082": int(second.url.rpartition(":")[2]),
-    }
-    folder = shop.folder / prepare.__name__
-    folder.mkdir()
-    with running_process(prepare(folder, ports), ports["80"]) as url:
-        assert {ask(url, "shop").status_code for _ in range(20)} == {200}
-        assert httpx.get(f"{url}/v1/recipes", verify=False).status_code == 200
-        assert first.stop() == 0
-        assert {ask(url, "shop").status_code for _ in range(20)} == {200}
+    write_recipes(shop, {"shop": shop.folder})
+    servers = [serve(SVC_ALLOWED_HOSTS="127.0.0.1") for _ in range(2)]
+    with in_front(shop, (nginx_replicas, haproxy_replicas), servers) as urls:
+        for url in urls.values():
+            assert {ask(url, "shop").status_code for _ in range(20)} == {200}
+            assert httpx.get(f"{url}/v1/recipes", verify=False).status_code == 200
+        assert servers[0].stop() == 0
+        for url in urls.values():
+            assert {ask(url, "shop").status_code for _ in range(20)} == {200}
 
 
 @pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")

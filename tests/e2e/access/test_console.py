@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -150,8 +151,11 @@ class Tab:
         playwright.expect(user).not_to_have_value("")
         user.fill("")
 
-    def recommend(self) -> list[str]:
-        """Press the Recommend button and return the names in the list that appears."""
+    def recommend(self, user: str | None = None, count: int | None = None) -> list[str]:
+        """Fill in the given fields, press the Recommend button, and return the names in the list that appears."""
+        for label, value in (("User id", user), ("Number of results", count)):
+            if value is not None:
+                self.page.get_by_label(label).fill(str(value))
         self.page.locator("#answer").evaluate("node => node.replaceChildren()")
         self.page.get_by_role("button", name="Recommend").click()
         self.page.locator(".ranking li").first.wait_for()
@@ -161,13 +165,20 @@ class Tab:
         return str(self.page.locator("#curl").text_content())
 
 
-@pytest.fixture
-def tab(browser: Any, server: Server) -> Iterator[Tab]:
-    """Yield a page of a server that requires a key, and fail at the end if the page recorded a complaint."""
-    made = Tab(browser, server.url)
+@contextmanager
+def tab_of(browser: Any, server: Server, **context: Any) -> Iterator[Tab]:
+    """Yield a page of a server, and fail at the end if the page recorded a complaint."""
+    made = Tab(browser, server.url, **context)
     yield made
     made.context.close()
     assert made.complaints == []
+
+
+@pytest.fixture
+def tab(browser: Any, server: Server) -> Iterator[Tab]:
+    """Yield a page of a server that requires a key."""
+    with tab_of(browser, server) as made:
+        yield made
 
 
 def test_a_correct_key_opens_the_console_and_is_kept_for_the_tab(tab: Tab) -> None:
@@ -219,9 +230,7 @@ def test_recipes_show_their_state(tab: Tab) -> None:
 def test_the_curl_command_returns_the_items_of_the_list(tab: Tab) -> None:
     """The curl command returns the items of the list, and no part of the page contains the key."""
     page = tab.open()
-    page.get_by_label("User id").fill("u3")
-    page.get_by_label("Number of results").fill("5")
-    names = tab.recommend()
+    names = tab.recommend("u3", 5)
     assert len(names) == 5
     assert KEY not in page.content()
     assert '-H "X-API-Key: $SVC_CLIENT_KEY"' in tab.curl()
@@ -294,8 +303,7 @@ def test_the_console_opens_with_an_answer(tab: Tab) -> None:
 def test_a_change_of_the_form_removes_the_answer(tab: Tab) -> None:
     """Any change of the form removes the answer or the error of the last request."""
     page = tab.open()
-    page.get_by_label("User id").fill("u3")
-    tab.recommend()
+    tab.recommend("u3")
     page.get_by_label("Number of results").fill("3")
     assert page.locator(".ranking").count() == 0
     playwright.expect(page.locator("#answer-title")).to_have_text("Answer")
@@ -342,8 +350,7 @@ def test_seeds_are_found_by_title(tab: Tab) -> None:
 def test_rejected_items_are_sent_as_dislikes_and_not_recommended(tab: Tab) -> None:
     """A rejected item is sent in `dislikes` and not recommended, until it is removed from the form."""
     page = tab.open()
-    page.get_by_label("User id").fill("u3")
-    best = tab.recommend()[0]
+    best = tab.recommend("u3")[0]
     page.get_by_role("combobox", name="Items rejected just now").fill(best)
     page.locator("li[role=option]", has_text=best).first.click()
     assert f'"dislikes":["i{best.rsplit(maxsplit=1)[1]}"]' in tab.curl()
@@ -450,8 +457,7 @@ def test_a_history_with_an_order_is_listed_from_oldest_to_newest(browser: Any, t
     recipes = tmp_path / "recipes"
     recipes.mkdir()
     write_recipe(recipes, "ordered", tmp_path / "ordered.svc")
-    with Server(recipes) as server:
-        tab = Tab(browser, server.url)
+    with Server(recipes) as server, tab_of(browser, server) as tab:
         page = tab.open(key=None)
         tab.heading("ordered").wait_for()
         page.get_by_label("User id").fill("u19")
@@ -463,15 +469,15 @@ def test_a_history_with_an_order_is_listed_from_oldest_to_newest(browser: Any, t
         )
         shown = [f"i{column}" for column in plain.items(19)[-20:].tolist()]
         assert history.locator("ol code").all_text_contents() == shown
-        assert not tab.complaints
-        tab.context.close()
 
 
-def test_the_page_counts_items_of_score_0(tab: Tab) -> None:
-    """The page says how many items have score 0, and says nothing if there are none."""
+def test_the_page_says_why_it_is_short_and_how_many_items_have_score_0(tab: Tab) -> None:
+    """It says nothing of items with score 0 if there are none."""
     page = tab.open()
-    page.get_by_label("User id").fill("u3")
-    tab.recommend()
+    tab.recommend("u1", 100)
+    playwright.expect(page.locator("#answer")).to_contain_text("no more items may be shown")
+    page.get_by_label("Number of results").fill("10")
+    tab.recommend("u3")
     playwright.expect(page.locator("#answer")).not_to_contain_text("score 0")
 
     def with_two_zeros(route: Any) -> None:
@@ -506,9 +512,7 @@ def test_diversity_shows_the_answers_with_and_without_it(tab: Tab, server: Serve
     Items that only one of them contains are marked.
     """
     page = tab.open()
-    page.get_by_label("User id").fill("u3")
-    page.get_by_label("Number of results").fill("8")
-    assert len(tab.recommend()) == 8
+    assert len(tab.recommend("u3", 8)) == 8
     assert page.locator(".pages").count() == 0
     page.get_by_text("Filters, reasons and diversity").click()
     page.get_by_label("Diversity, from 0 to 1").fill("0.8")
@@ -551,8 +555,7 @@ def test_the_console_lists_versions_and_marks_the_live_one(browser: Any, tmp_pat
         write = partial(layout.write, kid=kid, key=key, header=head, payload=encode(model(features=False)))
         trained.append(versions.publish(write, head, move=True, keep=None).sha8)
     versions.rollback(trained[0], hold=True)
-    with Server(home) as own:
-        tab = Tab(browser, own.url)
+    with Server(home) as own, tab_of(browser, own) as tab:
         page = tab.open(key=None)
         tab.heading("books").wait_for()
         books = page.get_by_role("listitem").filter(has=tab.heading("books"))
@@ -572,19 +575,8 @@ def test_the_console_lists_versions_and_marks_the_live_one(browser: Any, tmp_pat
         listed = own.get("/v1/recipes/books/versions").json()
         assert listed["versions"] == [version.as_fields() for version in versions.history()]
         assert own.get("/v1/recipes/nothing/versions").status_code == 404
-        tab.context.close()
-        assert tab.complaints == []
     with Server(home, env={"SVC_CONSOLE": "0"}) as own:
         assert own.get("/v1/recipes/books/versions").json()["code"] == "NOT_FOUND"
-
-
-def test_a_short_page_without_a_filter_says_why(tab: Tab) -> None:
-    """A page without a filter says that no more items may be shown if it has fewer than requested."""
-    page = tab.open()
-    page.get_by_label("User id").fill("u1")
-    page.get_by_label("Number of results").fill("100")
-    tab.recommend()
-    playwright.expect(page.locator("#answer")).to_contain_text("no more items may be shown")
 
 
 def test_the_form_follows_the_declared_features(tab: Tab) -> None:
@@ -616,9 +608,7 @@ def test_markup_in_titles_is_shown_as_text(tab: Tab) -> None:
     page.get_by_role("combobox", name="Items to start from").fill("onerror=")
     playwright.expect(page.locator("li[role=option]").first).to_contain_text(EVIL)
     page.get_by_label("A user", exact=True).check()
-    page.get_by_label("User id").fill("u3")
-    page.get_by_label("Number of results").fill("60")
-    assert EVIL in tab.recommend()
+    assert EVIL in tab.recommend("u3", 60)
     assert page.locator("#answer img, #answer script").count() == 0
     assert page.evaluate("window.hacked") is None
 
@@ -661,8 +651,7 @@ def test_the_share_of_fallbacks_is_shown_once_there_are_any(browser: Any, recipe
 
     It is a share of the single requests in the same time. Elements of batches do not count.
     """
-    with Server(recipes) as own:
-        tab = Tab(browser, own.url)
+    with Server(recipes) as own, tab_of(browser, own) as tab:
         page = tab.open(key=None)
         page.locator("#tiles").get_by_text("Requests a second").wait_for()
         ask = "/v1/recipes/plain:recommend"
@@ -676,8 +665,6 @@ def test_the_share_of_fallbacks_is_shown_once_there_are_any(browser: Any, recipe
         playwright.expect(page.locator("#traffic thead")).to_contain_text("Fallback")
         shown = row.locator("td").nth(4)
         playwright.expect(shown).to_have_text(re.compile(r"^(20|25|33\.3|50)%$"))
-        tab.context.close()
-        assert tab.complaints == []
 
 
 def test_percentiles_are_interpolated_and_rates_survive_a_restart(tab: Tab) -> None:
@@ -711,16 +698,12 @@ def test_the_console_works_without_keys_and_metrics(browser: Any, recipes: Path)
 
     Without metrics it names the setting that enables live figures.
     """
-    with Server(recipes, env={"SVC_METRICS_ENABLED": "0"}) as server:
-        tab = Tab(browser, server.url)
+    with Server(recipes, env={"SVC_METRICS_ENABLED": "0"}) as server, tab_of(browser, server) as tab:
         page = tab.open(key=None)
         tab.heading("movies").wait_for()
         playwright.expect(page.locator("#figures-off")).to_contain_text("SVC_METRICS_ENABLED=1")
-        page.get_by_label("User id").fill("u1")
-        assert len(tab.recommend()) == 10
+        assert len(tab.recommend("u1")) == 10
         assert "X-API-Key" not in tab.curl()
-        tab.context.close()
-        assert tab.complaints == []
 
 
 def test_the_pages_work_under_a_path_prefix_of_a_proxy(tab: Tab) -> None:
@@ -733,8 +716,7 @@ def test_the_pages_work_under_a_path_prefix_of_a_proxy(tab: Tab) -> None:
     page.get_by_label("API key").fill(KEY)
     page.keyboard.press("Enter")
     tab.heading("movies").wait_for()
-    page.get_by_label("User id").fill("u3")
-    assert len(tab.recommend()) == 10
+    assert len(tab.recommend("u3")) == 10
     assert f"{tab.url}/recommend/v1/recipes/movies:recommend" in tab.curl()
     page.get_by_role("link", name="API reference").click()
     snippet = try_out(page, "live")
@@ -813,8 +795,7 @@ def test_every_view_fits_and_is_accessible(browser: Any, server: Server, size: s
     page.get_by_label("API key").wait_for()
     check("key")
     tab.open()
-    page.get_by_label("User id").fill("u3")
-    tab.recommend()
+    tab.recommend("u3")
     page.locator("#tiles").get_by_text("since start").first.wait_for()
     check("answer")
     page.get_by_label("A new user").check()
