@@ -59,12 +59,15 @@ def rules_of(
     diversity = policy.diversity if diversity is None else diversity
     limited = _limits_of(policy.limits, served.filters) if limits is None else _limits(limits, served)
     if boosts is None:
-        boosted = _boosts_of([(boost.tree, boost.factor) for boost in active(policy.boosts, now)], served.filters)
+        boosted = [Boost(served.filters.items(boost.tree), boost.factor) for boost in active(policy.boosts, now)]
     else:
-        boosted = _boosts(boosts, served)
+        boosted = [
+            Boost(items_at(served, ("boosts", index, "filter"), boost.filter), boost.factor)
+            for index, boost in enumerate(boosts)
+        ]
     if not (diversity or limited or boosted):
         return None, placed
-    return Rules(diversity, limited, boosted), placed
+    return Rules(diversity, limited, tuple(boosted)), placed
 
 
 def _distinct_pins(pins: Sequence[PinAsked]) -> Pins:
@@ -98,16 +101,7 @@ def _limits_of(limits: Sequence[tuple[str, int]], filters: FilterFields) -> tupl
     return tuple(Limit(field, most) for field, most in limited_fields if isinstance(field, LabelField))
 
 
-def _boosts(asked: Sequence[BoostAsked], served: Answerable) -> tuple[Boost, ...]:
-    boosted = [items_at(served, ("boosts", index, "filter"), boost.filter) for index, boost in enumerate(asked)]
-    return tuple(Boost(items, boost.factor) for items, boost in zip(boosted, asked, strict=True))
-
-
 def items_at(served: Answerable, path: tuple[str | int, ...], tree: object, part: Part = "body") -> ItemSet:
     """Return the items that satisfy the filter at `path` in a request. Raises ValidationFailed."""
     canonical = partial(filter_at, served.filters.kinds, path, part)
     return served.filters.items_as_asked(ClientTree(tree), canonical)
-
-
-def _boosts_of(boosts: Sequence[tuple[tuple[object, ...], float]], filters: FilterFields) -> tuple[Boost, ...]:
-    return tuple(Boost(filters.items(tree), factor) for tree, factor in boosts)
