@@ -56,30 +56,34 @@ def _without_former_defaults(canonical: Mapping[str, Any]) -> dict[str, Any]:
     return {**rest, "training": training} if training else rest
 
 
-def strip_defaults(model: BaseModel, tree: Mapping[str, Any], path: _Place = ()) -> dict[str, Any]:
+def strip_defaults(
+    model: BaseModel, tree: Mapping[str, Any], defaults: Mapping[_Place, Any], path: _Place = ()
+) -> dict[str, Any]:
     """Return the canonical form of a recipe as JSON values, without defaults and without fields in NOT_HASHED.
 
-    `model` is the recipe, or its block at `path`. `tree` is its normalized tree before expansion.
+    `model` is the recipe, or its block at `path`. `tree` is its normalized tree before expansion. `defaults` are those
+    that depend on other fields of the recipe.
     """
     result = {}
     for name, field in type(model).model_fields.items():
         key = field.alias or name
-        if key not in tree or (*path, key) in NOT_HASHED:
+        key_path = (*path, key)
+        if key not in tree or key_path in NOT_HASHED:
             continue
-        value = _value(getattr(model, name), tree[key], (*path, key))
-        default = None if field.is_required() else _json(field.get_default(call_default_factory=True))
-        if field.is_required() or value not in (default, {}):
+        value = _value(getattr(model, name), tree[key], defaults, key_path)
+        own = None if field.is_required() else field.get_default(call_default_factory=True)
+        if field.is_required() or value not in (_json(defaults.get(key_path, own)), {}):
             result[key] = value
     return result
 
 
-def _value(value: Any, raw: Any, path: _Place) -> Any:
+def _value(value: Any, raw: Any, defaults: Mapping[_Place, Any], path: _Place) -> Any:
     if isinstance(value, SourceSpec) and isinstance(raw, Mapping):
         return _source(raw)
     if isinstance(value, BaseModel) and isinstance(raw, Mapping):
-        return strip_defaults(value, raw, path)
+        return strip_defaults(value, raw, defaults, path)
     if isinstance(value, tuple) and value and isinstance(value[0], BaseModel) and len(value) == len(raw):
-        return [_value(item, raw_item, path) for item, raw_item in zip(value, raw, strict=True)]
+        return [_value(item, raw_item, defaults, path) for item, raw_item in zip(value, raw, strict=True)]
     return raw if contains_reference(raw) else _json(value)
 
 

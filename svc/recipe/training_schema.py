@@ -159,7 +159,12 @@ def with_default_algorithms(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
     )
     if searched != "search":
         return recipe
-    return {**recipe, "training": {**training, "algorithms": (*DEFAULT_ALGORITHMS, TRANSITIONS)}}
+    return {**recipe, "training": {**training, "algorithms": default_algorithms(searched)}}
+
+
+def default_algorithms(recency: Literal["search"] | float) -> tuple[str, ...]:
+    """Return the algorithms of a recipe that lists none, for its recency in effect."""
+    return (*DEFAULT_ALGORITHMS, TRANSITIONS) if recency == "search" else DEFAULT_ALGORITHMS
 
 
 def recency_in_effect(

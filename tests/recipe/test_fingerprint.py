@@ -45,6 +45,17 @@ def test_defaults_and_order_do_not_change_the_hash(tmp_path: Path) -> None:
     assert len(plain) == 12
 
 
+def test_the_default_algorithms_in_effect_do_not_change_the_hash(tmp_path: Path) -> None:
+    """If recency is searched, they include Transitions. The shorter list trains other models, so its hash differs."""
+    timed, unordered = {"split": {"scheme": "time_user"}}, {"split": {"scheme": "random"}}
+    plain, untimed = load(tmp_path, {"training": timed}), load(tmp_path, {"training": unordered})
+    listed, shorter = list(plain.recipe.training.algorithms), list(untimed.recipe.training.algorithms)
+    assert len(listed) > len(shorter)
+    assert load(tmp_path, {"training": {**timed, "algorithms": listed}}).recipe_hash == plain.recipe_hash
+    assert load(tmp_path, {"training": {**timed, "algorithms": shorter}}).recipe_hash != plain.recipe_hash
+    assert load(tmp_path, {"training": {**unordered, "algorithms": shorter}}).recipe_hash == untimed.recipe_hash
+
+
 @pytest.mark.parametrize(
     ("more", "expected"),
     [
