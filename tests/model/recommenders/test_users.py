@@ -81,14 +81,14 @@ def test_sums_over_histories_have_the_bits_of_sums_one_by_one(
     offsets = np.append(0, lengths.cumsum())
     columns = rng.integers(0, N_ITEMS, offsets[-1]).astype(np.int32)
     values = rng.integers(1, 9, len(columns)).astype(np.float32) if weighed else None
-    history = History(offsets, columns, values)
     weights = rng.normal(size=N_ITEMS).astype(np.float32)
     weights[rng.choice(N_ITEMS, N_ITEMS - n_weights, replace=False)] = 0
-    for blocks, recency in zip(HistoryBlocks.of(history, N_ITEMS, (None, 0.25)), (0.0, 0.25), strict=True):
-        sums = blocks.sums(weights)
+    for recency in (0.0, 0.25):
+        history = History(offsets, columns, values, recency=recency)
+        sums = HistoryBlocks.of(history, N_ITEMS).sums(weights)
         for user in range(len(lengths)):
             addends = weights[history.items(user)].astype(np.float64)
-            own = history.weigh(user, recency)
+            own = history.weigh(user)
             one_by_one = np.append(0.0, addends if own is None else addends * own).cumsum()
             assert sums[user] == one_by_one[-1]
 
