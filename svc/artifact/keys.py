@@ -53,7 +53,7 @@ class SigningKeys:
         if looks_like_key(self.entries[0][0]):
             raise ConfigError(
                 "SVC_SIGNING_KEYS: the kid of entry 1 looks like a key, and artifacts show the kid: if it is one, "
-                "make another key; else put a key with a short kid in front, and keep this one to verify with"
+                "make another key; else put a key with a short kid first, and keep this key for verification"
             )
         return self.entries[0]
 
@@ -131,7 +131,7 @@ def _parse(text: str, name: str, mark: str = "") -> dict[str, bytes]:
             raise ConfigError(f"{name}: entry {number} has no valid kid; {form}")
         if not marked.startswith(mark) or not _HEX.fullmatch(marked.removeprefix(mark)):
             fault = f"the key of entry {number} is not 64 hex characters"
-            fault = f"entry {number} is no public key" if mark else fault
+            fault = f"entry {number} is not a public key" if mark else fault
             raise ConfigError(f"{name}: {fault}; {form}")
         key = bytes.fromhex(marked.removeprefix(mark))
         if mark and ed25519.is_weak(key):
@@ -139,7 +139,7 @@ def _parse(text: str, name: str, mark: str = "") -> dict[str, bytes]:
         if key == (ed25519.public_half(_DEVELOPMENT_KEY) if mark else _DEVELOPMENT_KEY):
             raise ConfigError(f"{name}: the key of entry {number} is the development key, which everyone knows")
         if kid in keys:
-            raise ConfigError(f"{name}: the kid {kid!r} stands twice")
+            raise ConfigError(f"{name}: the kid {kid!r} is listed twice")
         keys[kid] = key
     return keys
 

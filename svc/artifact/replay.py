@@ -59,7 +59,7 @@ def expires_at(header: Mapping[str, Any]) -> datetime | None:
     except ValueError:
         moment = None
     if moment is None or moment.tzinfo is None:
-        raise HeaderInvalid("header: expires_at is no time with a zone")
+        raise HeaderInvalid("header: expires_at is not a time with a zone")
     return moment
 
 
@@ -126,7 +126,7 @@ class SerialState:
             with self._path(recipe).open("rb") as file:
                 return _parse_state(file.read(_MAX_BYTES))
         except FileNotFoundError:
-            problem = "is not there: an older artifact would be taken until the next one is served"
+            problem = "is missing: an older artifact would be accepted until the next one is served"
         except OSError as error:
             problem = f"cannot be read: {error.strerror or error}"
         except ValueError as error:

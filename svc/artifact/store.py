@@ -79,7 +79,7 @@ class HttpFolder:
             validators = [response.headers.get(header) for header in ("etag", "last-modified")]
             if not any(validators):
                 raise ArtifactReadError(
-                    f"{response.url} tells neither ETag nor Last-Modified, so no change can be noticed"
+                    f"{response.url} states neither ETag nor Last-Modified, so no change can be noticed"
                 )
             return f"{validators[0] or validators[1]}:{response.length}"
 
@@ -87,7 +87,7 @@ class HttpFolder:
         with self._reading("GET", name) as response:
             if response.headers.get("content-encoding", "identity") != "identity":
                 raise ArtifactReadError(
-                    f"{response.url} is answered in compressed form; artifacts must come as they are"
+                    f"{response.url} is answered in compressed form; artifacts must be sent uncompressed"
                 )
             if response.length is None:
                 logs.emit(events.SIZE_CAP_PROBE_FAILED, name=self._label, error="no Content-Length")
@@ -389,7 +389,7 @@ def open_folder(
     chained = scheme in OBJECT_SCHEMES and "::" in uri  # fsspec would open the URI after `::`
     if not name or chained or scheme not in OBJECT_SCHEMES | HTTP_SCHEMES:
         raise UsageError(
-            f"{redact_text(uri)} is no place for artifacts: give a path or a file, s3, gs, az, abfs or http(s) URI"
+            f"{redact_text(uri)} is not a place for artifacts: give a path or a file, s3, gs, az, abfs or http(s) URI"
         )
     if scheme in HTTP_SCHEMES:
         return HttpFolder(uri, settings, label or name), name

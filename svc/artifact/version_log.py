@@ -175,7 +175,7 @@ def parse(data: bytes, keys: SigningKeys, recipe: str | None = None) -> VersionL
         follows = fields["previous"] == previous
         previous = fields["signature"]
         if not follows:
-            problems.append(f"line {number} does not follow the line before it: lines were taken out or put in")
+            problems.append(f"line {number} does not follow the line before it: lines were removed or inserted")
         problem = _problem(fields, keys) or _position_problem(line, lines, recipe, follows=follows)
         if problem:
             ignored.append(f"line {number}: {problem}{_hold_hint(line, lines)}")
@@ -206,7 +206,7 @@ def _hold_hint(line: Line, lines: Sequence[Line]) -> str:
     held = bool(lines) and lines[-1].held
     if line.held == held:
         return ""
-    return "; the hold that it sets does not stand" if line.held else "; the hold that it ends still stands"
+    return "; the hold that it sets does not apply" if line.held else "; the hold that it ends still applies"
 
 
 def _fields(raw: bytes) -> dict[str, Any] | None:

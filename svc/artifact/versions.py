@@ -308,7 +308,7 @@ class Versions:
     def _rollback_target(self, log: VersionLog, live: str | None) -> str:
         """Return the target of a rollback without `to`. Raises NoSuchVersion."""
         if live is None:
-            raise NoSuchVersion(f"{self.uri} is no pointer to a version, so there is nothing to go back to")
+            raise NoSuchVersion(f"{self.uri} is not a pointer to a version, so there is nothing to go back to")
         if log.lines and not log.knows_as_live(live):
             raise NoSuchVersion(
                 f"{self.uri} points to {live}, which the signed log does not know as live: somebody else moved it; "

@@ -199,13 +199,13 @@ def test_a_mismatch_of_version_2_names_public_fingerprints() -> None:
 @pytest.mark.parametrize(
     ("signing", "verify_keys", "words"),
     [
-        ("", f"a:{A}", "entry 1 is no public key"),
-        ("", f"a:ed25519:{A}x", "entry 1 is no public key"),
-        ("", "a:ed25519:", "entry 1 is no public key"),
-        ("", f"a:rsa:{A}", "entry 1 is no public key"),
+        ("", f"a:{A}", "entry 1 is not a public key"),
+        ("", f"a:ed25519:{A}x", "entry 1 is not a public key"),
+        ("", "a:ed25519:", "entry 1 is not a public key"),
+        ("", f"a:rsa:{A}", "entry 1 is not a public key"),
         ("", f"a b:ed25519:{A}", "entry 1 has no valid kid"),
         ("", f"{public('a', A)},", "entry 2 has no valid kid"),
-        ("", f"{public('a', A)},{public('a', B)}", "the kid 'a' stands twice"),
+        ("", f"{public('a', A)},{public('a', B)}", "the kid 'a' is listed twice"),
         (f"a:{A}", public("a", B), "has another key in SVC_SIGNING_KEYS"),
         ("", f"a:ed25519:{'00' * 32}", "weak"),
         ("", f"a:ed25519:{'00' * 31}80", "weak"),

@@ -212,7 +212,7 @@ def test_file_uris_are_paths(tmp_path: Path) -> None:
 )
 def test_other_schemes_are_refused(uri: str) -> None:
     """Other schemes of fsspec and chained URIs are refused."""
-    with pytest.raises(UsageError, match="no place for artifacts"):
+    with pytest.raises(UsageError, match="not a place for artifacts"):
         open_store(uri, Settings())
 
 

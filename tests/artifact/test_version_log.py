@@ -104,7 +104,7 @@ def test_lines_of_unknown_keys_are_ignored_and_named() -> None:
     log = parse(written(LINES), OTHERS)
     assert (log.held, log.lines) == (False, ())
     assert all("its key a is not here" in problem for problem in log.problems)
-    assert log.ignored[2].endswith("the hold that it sets does not stand")
+    assert log.ignored[2].endswith("the hold that it sets does not apply")
 
 
 def test_a_truncated_last_line_is_terminated() -> None:
