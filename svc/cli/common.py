@@ -84,7 +84,7 @@ def check_unsigned(settings: Settings, *, wanted: bool, confirmed: bool, runs_pa
     """
     if not wanted:
         if confirmed:
-            raise ConfigError(f"{CONFIRMATION} stands without --dev-allow-unsigned: give both or neither")
+            raise ConfigError(f"{CONFIRMATION} is given without --dev-allow-unsigned: give both or neither")
         return False
     if settings.env != "development":
         raise ConfigError("--dev-allow-unsigned needs SVC_ENV=development; elsewhere set SVC_SIGNING_KEYS")

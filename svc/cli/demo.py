@@ -96,7 +96,7 @@ def _check_free(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"--folder: {folder} is a file")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / KEYS).is_file():
-        raise UsageError(f"--folder: {folder} holds something that is no svc demo: name an empty or a new folder")
+        raise UsageError(f"--folder: {folder} is neither empty nor an svc demo: name an empty or a new folder")
 
 
 def _make_folder(folder: Path) -> None:

@@ -218,7 +218,7 @@ def _hint_for_command(name: str) -> str:
     """Return a hint for a command of earlier versions or of other programs, or "" for any other name."""
     if name in REMOVED:
         return f"`svc {name}` is no longer a command: {REMOVED[name]}"
-    return f"`svc {name}` is no command: did you mean `svc {OTHER_NAMES[name]}`?" if name in OTHER_NAMES else ""
+    return f"`svc {name}` is not a command: did you mean `svc {OTHER_NAMES[name]}`?" if name in OTHER_NAMES else ""
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -223,7 +223,7 @@ def command(
 
 def _check_engine(engine: str | None, shard: str | None, shards: int | None) -> None:
     if engine is None and shards is not None:
-        raise UsageError("--shards goes with --merge or --engine; one part is asked for with --shard I/N")
+        raise UsageError("--shards needs --merge or --engine; to write one part, give --shard I/N")
     if engine is not None and shard is not None:
         raise UsageError("--engine writes all parts: say how many with --shards, and leave --shard out")
 
@@ -232,11 +232,13 @@ def _filter(text: str | None, source: str) -> Any:
     if text is None:
         return None
     if not _is_recipe(source):
-        raise UsageError("--filter needs a recipe, whose item_metadata says what items are: name one instead of a file")
+        raise UsageError(
+            "--filter needs a recipe, whose item_metadata describes the items: name a recipe instead of an artifact"
+        )
     try:
         return json.loads(text)
     except ValueError as error:
-        raise UsageError(f"--filter: is no JSON: {error}") from None
+        raise UsageError(f"--filter: is not JSON: {error}") from None
 
 
 def _is_recipe(source: str) -> bool:

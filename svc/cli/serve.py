@@ -69,7 +69,7 @@ def command(
     if insecure_no_auth and not settings.is_development:
         raise ConfigError("--insecure-no-auth needs SVC_ENV=development, dev or test; elsewhere set SVC_API_KEYS")
     if not recipes.is_dir():
-        raise UsageError(f"--recipes: {recipes} is not a folder: name the one that holds the recipes")
+        raise UsageError(f"--recipes: {recipes} is not a folder: name the folder that holds the recipes")
     logs.configure(settings)
     log_overridden(environ)
     if not settings.yml_recipes and not any(recipes.glob("*.yaml")):
@@ -100,6 +100,6 @@ def _refuse_misspelt_keys(environ: Mapping[str, str]) -> None:
     variable = next((name for name, value in environ.items() if value and _MISSPELT_KEYS.fullmatch(name)), None)
     if variable is not None:
         raise ConfigError(
-            f"{variable} is no variable of svc, and without SVC_API_KEYS the server would answer everybody: set "
+            f"{variable} is not a variable of svc, and without SVC_API_KEYS the server would answer everybody: set "
             "SVC_API_KEYS to the entry that `svc keygen --type api` prints"
         )

@@ -66,7 +66,7 @@ def check_metrics_file(path: Path) -> None:
         raise UsageError(f"--metrics-file: {path} must end in .prom, or the textfile collector does not read it")
     folder = path.absolute().parent
     if path.is_dir() or not os.access(folder, os.W_OK):
-        raise ConfigError(f"--metrics-file: {path} cannot be written: {folder} is missing or closed")
+        raise ConfigError(f"--metrics-file: {path} cannot be written: {folder} is missing or not writable")
 
 
 def write_metrics_file(path: Path, recipe: str, exit_code: int, seconds: float, decision: str | None = None) -> None:

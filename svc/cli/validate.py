@@ -73,7 +73,7 @@ def check_new_items(loaded: LoadedRecipe, settings: Settings, variables: Mapping
             detail = f"{len(listed.ids)} items, not compared with a model: {model.message}"
         else:
             n_new = len(place(listed, model, declared).items)
-            detail = f"{len(listed.ids)} items: {n_new} are new, {len(listed.ids) - n_new} the model knows"
+            detail = f"{len(listed.ids)} items: {n_new} are new, and the model knows {len(listed.ids) - n_new}"
             detail += _unknown_words(listed, model)
         yield Check(_NEW_ITEMS, True, detail)
     except (FeatureValueUnusable, FeaturesNotSupported) as error:
@@ -100,14 +100,16 @@ def _unknown_words(listed: NewItemList, model: Model) -> str:
         if isinstance(column, TextColumn):
             words = {word for features in new for word in column.words(features.get(column.name))}
             n_unknown = len(column.unknown(words))
-            note += f"; it does not know {n_unknown} of the {len(words)} words in their {column.name!r}"
+            note += (
+                f"; of the {len(words)} words in column {column.name!r} of the new items it does not know {n_unknown}"
+            )
         elif isinstance(column, TokenColumn):
             labels = sorted({label for features in new for label in column.split(features.get(column.name))})
             unknown = [label for label, row in zip(labels, column.tokens.indices(labels), strict=True) if row < 0]
             if unknown:
                 note += (
-                    f"; it has never seen {len(unknown)} of the {len(labels)} labels in their {column.name!r}, such as "
-                    f"{unknown[0][:40]!r}, which say nothing of an item"
+                    f"; of the {len(labels)} labels in column {column.name!r} of the new items it does not know "
+                    f"{len(unknown)}, such as {unknown[0][:40]!r}: these have no effect"
                 )
     return note
 

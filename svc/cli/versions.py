@@ -47,7 +47,7 @@ ROLLBACK_EPILOG = """
   svc rollback recipes/books.yaml --hold
   svc rollback recipes/books.yaml --to 3f9a1c07
 
-Without --to: what was live before, by the log, else the next older version.
+Without --to: the version live before by the log, else the next older one.
 
 [bold]Exit codes[/bold]
   0 live                                5 nothing older, or not trusted
@@ -77,7 +77,7 @@ def history(
 
         Console().print(_table(versions.uri, listed))
         if not listed:
-            typer.echo(f"No version is there yet: svc train {recipe_file} writes the first one.")
+            typer.echo(f"There is no version yet: svc train {recipe_file} writes the first one.")
     return 0
 
 

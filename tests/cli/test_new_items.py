@@ -49,10 +49,12 @@ def test_validate_counts_new_and_known_items(tmp_path: Path) -> None:
     write_artifact(tmp_path / "a.svc", model(), head=HEAD)
     (without_keys,) = check_new_items(shop, Settings(), {})
     assert "2 items, not compared with a model: SVC_SIGNING_KEYS is not set" in without_keys.detail
-    assert detail() == (True, "2 items: 1 are new, 1 the model knows")
+    assert detail() == (True, "2 items: 1 are new, and the model knows 1")
     (tmp_path / "new.csv").write_text("item_id,tag,age\nx,Crime,1\ny,a,1\ni3,z,2\n", encoding="utf-8")
-    unseen = "it has never seen 1 of the 2 labels in their 'tag', such as 'Crime', which say nothing of an item"
-    assert detail() == (True, f"3 items: 2 are new, 1 the model knows; {unseen}")
+    unseen = (
+        "of the 2 labels in column 'tag' of the new items it does not know 1, such as 'Crime': these have no effect"
+    )
+    assert detail() == (True, f"3 items: 2 are new, and the model knows 1; {unseen}")
     (tmp_path / "new.csv").write_text("item_id,tag,age\nx,a,old\n", encoding="utf-8")
     assert detail() == (
         False,
@@ -97,5 +99,6 @@ def test_validate_counts_unknown_words(tmp_path: Path) -> None:
     sides = {"user": HEAD["features"]["user"], "item": {"dimension": 4, "columns": ["title"]}}
     write_artifact(tmp_path / "a.svc", described, head=header(features={"version": 1, "active": True, **sides}))
     (check,) = check_new_items(shop, SETTINGS, {})
-    expected = "3 items: 2 are new, 1 the model knows; it does not know 2 of the 4 words in their 'title'"
+    unknown = "of the 4 words in column 'title' of the new items it does not know 2"
+    expected = f"3 items: 2 are new, and the model knows 1; {unknown}"
     assert (check.ok, check.detail) == (True, expected)

@@ -31,7 +31,7 @@ def test_an_api_key_in_a_misspelt_variable_is_refused(
     monkeypatch.setenv(name, "s3cret")
     assert main.run(["serve", "--recipes", str(tmp_path)]) == 8
     error = str(last_error(capsys)["error"])
-    assert error.startswith(f"{name} is no variable of svc") and "svc keygen --type api" in error
+    assert error.startswith(f"{name} is not a variable of svc") and "svc keygen --type api" in error
     assert "s3cret" not in error
 
 

@@ -94,7 +94,7 @@ def test_an_unusable_metrics_file_is_refused_before_training(tmp_path: Path) -> 
         check_metrics_file(tmp_path / "books.txt")
     for path in (tmp_path / "nowhere" / "books.prom", tmp_path / "folder.prom"):
         (tmp_path / "folder.prom").mkdir(exist_ok=True)
-        with pytest.raises(ConfigError, match=f"{path} cannot be written: .* is missing or closed"):
+        with pytest.raises(ConfigError, match=f"{path} cannot be written: .* is missing or not writable"):
             check_metrics_file(path)
         with pytest.raises(ConfigError, match=f"{path} cannot be written: (No such|Is a dir)"):
             write_metrics_file(path, "books", 0, 1)

@@ -131,7 +131,7 @@ def test_the_table_names_the_searched_version_of_a_refit(recipe: Path, capsys: p
     """The column exists only if a version is a refit. Without versions, the command that writes the first is named."""
     assert main.run(["history", str(recipe)]) == 0
     output = " ".join(capsys.readouterr().out.split())
-    assert output.endswith(f"No version is there yet: svc train {recipe} writes the first one.")
+    assert output.endswith(f"There is no version yet: svc train {recipe} writes the first one.")
     train(recipe, "r1")
     capsys.readouterr()
     assert main.run(["history", str(recipe)]) == 0
