@@ -56,7 +56,7 @@ def read_named_file(variable: str, path: str, *, is_secret: bool = False) -> byt
     except OSError as error:
         raise ConfigError(f"{variable}: {path} cannot be read: {error.strerror}") from None
     if len(content) > MAX_BYTES:
-        raise ConfigError(f"{variable}: {path} is larger than {MAX_BYTES} bytes, the most that it may have")
+        raise ConfigError(f"{variable}: {path} is larger than {MAX_BYTES} bytes, the largest permitted size")
     return content
 
 
@@ -123,7 +123,7 @@ def _exists(path: Path) -> bool:
     try:
         return path.exists()
     except OSError as error:
-        raise ConfigError(f"{path} cannot be looked for: {error.strerror}") from None
+        raise ConfigError(f"{path} cannot be accessed: {error.strerror}") from None
 
 
 def _variables(path: Path) -> dict[str, str]:
@@ -153,7 +153,7 @@ def read_lines(path: Path) -> list[str]:
     """
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
-        raise ConfigError(f"{path} is no regular file")
+        raise ConfigError(f"{path} is not a regular file")
     if not _is_private(status):
         raise ConfigError(f"{path} is open to other users of this machine: run chmod 600 {path}")
     try:
@@ -162,5 +162,5 @@ def read_lines(path: Path) -> list[str]:
         raise ConfigError(f"{path} is not UTF-8 text") from None
     for number, line in enumerate(lines, 1):
         if line.strip() and not line.startswith("#") and not _LINE.fullmatch(line):
-            raise ConfigError(f"{path} is no file of variables: line {number} is not NAME=value")
+            raise ConfigError(f"{path} is not a file of variables: line {number} is not NAME=value")
     return lines

@@ -26,7 +26,7 @@ EVENTS: dict[str, Event] = {}
 def _event(name: str, level: Level, fields: str) -> Event:
     """Add a row to the table. `fields` are separated by blanks. Raises ValueError for a repeated name."""
     if name in EVENTS:
-        raise ValueError(f"the event {name} is there twice")
+        raise ValueError(f"the event {name} is declared twice")
     EVENTS[name] = Event(name, level, tuple(fields.split()))
     return EVENTS[name]
 

@@ -113,7 +113,7 @@ class RemoteResponse:
 
     def _too_large(self, read: int, cap: int) -> FetchTooLarge:
         told = f"has {self.length} bytes" if self.length is not None else f"goes on after {read} bytes"
-        return FetchTooLarge(f"{self.url} {told}, at most {cap} are read", fields={"bytes_read": read, "cap": cap})
+        return FetchTooLarge(f"{self.url} {told}, but at most {cap} are read", fields={"bytes_read": read, "cap": cap})
 
 
 @contextmanager
@@ -156,12 +156,12 @@ def _parse(url: str) -> httpx.URL:
     try:
         return httpx.URL(url)
     except httpx.InvalidURL:
-        raise FetchError("the text is no URL") from None
+        raise FetchError("the text is not a URL") from None
 
 
 def _check(url: httpx.URL) -> httpx.URL:
     if url.scheme not in ("http", "https") or not url.host:
-        raise FetchForbidden(f"{plain(url)} is no http or https URL")
+        raise FetchForbidden(f"{plain(url)} is not an http or https URL")
     if url.userinfo:
         raise FetchForbidden(f"{plain(url)} carries user-info, which is refused")
     return url
@@ -221,7 +221,7 @@ def addresses(url: httpx.URL, rules: HttpRules) -> list[str]:
         if not rules.allow_private and not is_public(address):
             raise FetchForbidden(
                 f"{plain(url)}: the host's address {address} is private, loopback or link-local; "
-                "SVC_HTTP_ALLOW_PRIVATE=1 admits those"
+                "SVC_HTTP_ALLOW_PRIVATE=1 permits such addresses"
             )
     return unique
 

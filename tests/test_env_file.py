@@ -105,7 +105,7 @@ def test_a_named_file_must_exist(home: Path) -> None:
     """It must also be a regular file."""
     with pytest.raises(ConfigError, match=r"SVC_ENV_FILE: .*none\.env does not exist"):
         environment(None, {"SVC_ENV_FILE": str(home / "none.env")})
-    with pytest.raises(ConfigError, match="no regular file"):
+    with pytest.raises(ConfigError, match="not a regular file"):
         environment(None, {"SVC_ENV_FILE": str(home)})
 
 
@@ -117,7 +117,7 @@ def test_a_file_that_cannot_be_examined_is_a_configuration_error(home: Path, mon
 
     monkeypatch.setattr(Path, "exists", failing)
     for environ in ({}, {"SVC_ENV_FILE": str(home / "keys.env")}):
-        with pytest.raises(ConfigError, match=r"keys\.env cannot be looked for: Permission denied"):
+        with pytest.raises(ConfigError, match=r"keys\.env cannot be accessed: Permission denied"):
             environment(home / "recipes", environ)
 
 

@@ -84,5 +84,5 @@ def test_event_adds_a_row_with_its_fields() -> None:
 
 def test_a_repeated_event_name_is_refused() -> None:
     """A second row would take the place of the first one without a word."""
-    with pytest.raises(ValueError, match="train_done is there twice"):
+    with pytest.raises(ValueError, match="train_done is declared twice"):
         _event("train_done", "info", "")

@@ -68,7 +68,7 @@ class NotFound(ApiError):
 class RecipeNotFound(ApiError):
     code = "RECIPE_NOT_FOUND"
     http_status = 404
-    detail = "no recipe of this name is served here; GET /v1/recipes lists those that are"
+    detail = "no recipe of this name is served here; GET /v1/recipes lists the served recipes"
 
 
 class UnknownUser(ApiError):
