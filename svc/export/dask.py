@@ -97,7 +97,7 @@ def _client(engine: str, settings: Settings) -> Iterator[Any]:
     address = engine.removeprefix(scheme or "")
     if scheme is None or not address.rpartition(":")[2].isdigit():
         raise UsageError(
-            f"--engine: {engine!r} is no engine; give the address of a scheduler as dask://HOST:PORT or tls://HOST:PORT"
+            f"--engine: {engine!r} is not an engine; give the address of a scheduler as dask://HOST:PORT or tls://HOST:PORT"
         )
     connect: Any = distributed.Client  # has no type information
     try:
@@ -173,7 +173,7 @@ def _open_once(task: _Task, settings: Settings) -> OpenedArtifact:
             opened = open_artifact(task.artifact, _keys(settings), settings)
             if opened.model_version != task.model_version:
                 raise ExportIncomplete(
-                    f"{task.artifact} is now {opened.model_version}, the export began with {task.model_version}"
+                    f"{task.artifact} is now {opened.model_version}, but the export began with {task.model_version}"
                 )
             _last[wanted] = opened
         return _last[wanted]

@@ -78,7 +78,7 @@ def read(uri: str, context: SourceContext) -> Manifest:
     except DataSourceError as error:
         raise ExportIncomplete(f"a part is missing: {error.message}; run its shard again") from error
     except ValidationError:
-        raise ExportIncomplete(f"{uri} is no manifest of an export; run its shard again") from None
+        raise ExportIncomplete(f"{uri} is not the manifest of an export; run its shard again") from None
 
 
 def merge(output: str, count: int | None, settings: Settings) -> MergedManifest:
@@ -161,7 +161,7 @@ def _verify(uri: str, part: Manifest, context: SourceContext) -> None:
     except DataSourceError as error:
         raise ExportIncomplete(f"a part is missing: {error.message}; run shard {part.shard} again") from error
     if digest.hexdigest() != part.sha256:
-        raise ExportDamaged(f"{uri} is not what its manifest describes; run shard {part.shard} again")
+        raise ExportDamaged(f"{uri} does not match its manifest; run shard {part.shard} again")
 
 
 def _count(names: Iterable[str] | None, output: str, name: str) -> int:
@@ -171,13 +171,13 @@ def _count(names: Iterable[str] | None, output: str, name: str) -> int:
     `names` is None, because a web server lists no files.
     """
     if names is None:
-        raise UsageError("--merge: a web server lists no files; say with --shards how many parts there are")
+        raise UsageError("--merge: a web server lists no files; give the number of parts with --shards")
     stem, _, extension = name.rpartition(".")
     pattern = re.compile(rf"{re.escape(stem)}\.\d+-of-(\d+)\.{re.escape(extension + SUFFIX)}")
     counts = sorted({int(match[1]) for manifest_name in names if (match := pattern.fullmatch(manifest_name))})
     if not counts:
-        raise ExportIncomplete(f"no part of {output} is there: run `svc recommend --shard I/N --output {output}` first")
+        raise ExportIncomplete(f"{output} has no parts yet: run `svc recommend --shard I/N --output {output}` first")
     if len(counts) > 1:
         listed = ", ".join(map(str, counts))
-        raise UsageError(f"--merge: parts of {listed} shards lie there; say which to merge with --shards")
+        raise UsageError(f"--merge: there are parts of {listed} shards; choose the ones to merge with --shards")
     return counts[0]

@@ -47,7 +47,7 @@ class Shard:
         index, count = (int(match[1]), int(match[2])) if match else (0, 0)
         if not index < count <= MAX_SHARDS:
             raise UsageError(
-                f"--shard: {text!r} is no shard: give I/N with I from 0 to N-1, N at most {MAX_SHARDS}, such as 0/16"
+                f"--shard: {text!r} is not a shard: give I/N with I from 0 to N-1, N at most {MAX_SHARDS}, such as 0/16"
             )
         return cls(index, count)
 

@@ -156,7 +156,7 @@ def test_a_failed_shard_ends_the_export(
     arguments = (source, "--output", out, "--engine", "tls://h:1", "--shards", "2")
     cluster.broken = lambda _index: write_artifact(Path(source), MODELS["factors"]()) and None
     assert recommend(*arguments) == 5
-    assert f"{source} is now {version_of(source)}, the export began with" in capsys.readouterr().err
+    assert f"{source} is now {version_of(source)}, but the export began with" in capsys.readouterr().err
     assert cluster.calls[0][0] == "tls://h:1"
     cluster.broken = lambda index: RuntimeError("gone") if index == 1 else None
     assert recommend(*arguments) == 5
@@ -178,8 +178,8 @@ def test_workers_read_a_replaced_artifact_again(
 @pytest.mark.parametrize(
     ("engine", "refusal", "code", "words"),
     [
-        ("spark://h:1", None, 2, "'spark://h:1' is no engine"),
-        ("dask://h", None, 2, "'dask://h' is no engine"),
+        ("spark://h:1", None, 2, "'spark://h:1' is not an engine"),
+        ("dask://h", None, 2, "'dask://h' is not an engine"),
         ("tls://h:1", TypeError("no context"), 8, "DASK_DISTRIBUTED__COMM__TLS__*: no context"),
         ("dask://h:1", OSError("refused"), 8, "no Dask scheduler answers at h:1: refused"),
         ("dask://h:1", TimeoutError("late"), 8, "no Dask scheduler answers at h:1: late"),

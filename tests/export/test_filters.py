@@ -96,7 +96,7 @@ def test_related_items_are_filtered_and_seeds_are_not(recommend: Export, shop: P
 @pytest.mark.parametrize(
     ("tree", "words"),
     [
-        ("{", "--filter: is no JSON"),
+        ("{", "--filter: is not JSON"),
         ('{"grup": {"any": ["a"]}}', "did you mean 'group'?"),
         ('{"group": {"gte": 1}}', "--filter: group.gte: a categorical field takes any, exists"),
         ('{"year": {"exists": true}, "group": {"exists": true}}', "exactly one key"),

@@ -107,7 +107,7 @@ def test_merge_refuses_missing_damaged_stale_or_foreign_parts(
     whole = part.read_bytes()
     part.write_bytes(whole[:-1])
     assert recommend("--merge", "--output", out) == 5
-    assert "not what its manifest describes" in capsys.readouterr().err
+    assert "does not match its manifest" in capsys.readouterr().err
     part.unlink()
     assert recommend("--merge", "--output", out) == 5
     named = tmp_path / "all.1-of-3.csv.manifest.json"
@@ -179,5 +179,5 @@ def test_parts_are_listed_in_object_stores_but_not_over_http(
     assert recommend("--merge", "--output", "closed/all.csv") == 5
     errors = [json.loads(line)["error"] for line in capsys.readouterr().err.splitlines()]
     assert "lists no files" in errors[0]
-    assert "no part of nowhere/all.csv is there" in errors[1]
+    assert "nowhere/all.csv has no parts yet" in errors[1]
     assert errors[2].endswith("closed cannot be read: Permission denied")
