@@ -78,7 +78,7 @@ def question(schema: type[AnyQuestion], answerer: Answerer, controls: Mapping[st
     given = {name: _to_json(name, value) for name, value in controls.items() if value is not None}
     asked = next((name for name in _FILTERING if given.get(name)), None)
     if asked is not None and not answerer.filters.fields:
-        raise UsageError(f"{asked}: nothing is known of the items: give svc.load or svc.train items=, a DataFrame")
+        raise UsageError(f"{asked}: needs a table of the items: give svc.load or svc.train a DataFrame as items=")
     try:
         return parse(schema, given)
     except ValidationFailed as error:

@@ -140,7 +140,7 @@ class _Options:
 def _by_name(candidates: Sequence[Any] | Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Return the recipe blocks of each candidate by its name. A repeated name gets a number. Raises UsageError."""
     if isinstance(candidates, str | os.PathLike | TrainResult) or not isinstance(candidates, Sequence | Mapping):
-        raise UsageError("candidates: give two or more in a list, or a dict of them by name")
+        raise UsageError("candidates: give two or more in a list, or in a dict by name")
     pairs = (
         list(candidates.items()) if isinstance(candidates, Mapping) else [(None, candidate) for candidate in candidates]
     )

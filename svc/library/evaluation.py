@@ -195,7 +195,7 @@ def align(model: Model, users: pd.Series[Any], items: pd.Series[Any]) -> Aligned
     fresh = pairs[~seen]
     rows, row_of_pair = np.unique(fresh[:, 0], return_inverse=True)
     if not len(rows):
-        raise TrainingError("no user can be judged: none of the interactions is a new one of a user that training saw")
+        raise TrainingError("no user can be judged: no user from the training has a new interaction")
     shape = (len(rows), model.n_items + n_strange)
     lengths = np.diff(model.history.offsets)
     popularity = np.bincount(model.history.columns, minlength=model.n_items)

@@ -121,7 +121,7 @@ def item_table(items: Any, item_ids: IdTable, id_column: str) -> ItemTable:
         )
     taken = sorted(RESERVED & {*names} - {id_column})
     if taken:
-        raise UsageError(f"items: rename the column {taken[0]!r}, a name that answers have already")
+        raise UsageError(f"items: rename the column {taken[0]!r}, because answers already have a column of this name")
     frame = frame[ids.notna()].drop_duplicates(id_column, keep="last").set_index(frame.columns[names.index(id_column)])
     aligned = frame.reindex(item_ids.all()).reset_index(drop=True)
     fields = {name: _field(name, aligned[name]) for name in aligned.columns if not _is_time(aligned[name])}

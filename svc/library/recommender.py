@@ -458,7 +458,7 @@ def keys_text(keys: Keys, settings: Settings, artifact: str | None = None) -> st
             raise ConfigError("no signing keys: give `keys`, or set SVC_SIGNING_KEYS; `svc keygen` makes a key")
         require_file(artifact)
         raise ConfigError(
-            "no keys to verify with: give `keys`, or set SVC_SIGNING_KEYS or SVC_VERIFY_KEYS to those that the "
+            "no keys to verify with: give `keys`, or set SVC_SIGNING_KEYS or SVC_VERIFY_KEYS to the keys that the "
             f"artifact may be signed with{keys_hint(artifact)}"
         )
     if keys is not None:

@@ -149,7 +149,7 @@ def _said(kind: pa.DataType) -> str:
         return "whole numbers"
     if pa.types.is_floating(kind):
         return "floating point numbers"
-    return "lists, where one id belongs" if pa.types.is_nested(kind) else f"values of type {kind}"
+    return "lists instead of single ids" if pa.types.is_nested(kind) else f"values of type {kind}"
 
 
 def _advice(name: str, column: pa.ChunkedArray, kind: pa.DataType, what: str) -> str:
@@ -166,7 +166,7 @@ def _advice(name: str, column: pa.ChunkedArray, kind: pa.DataType, what: str) ->
         numbers = column.cast(pa.float64())
         fractions = numbers.filter(pc.not_equal(pc.floor(numbers), numbers))
         if len(fractions):
-            return f"; {fractions[0]} is no whole number: is {name!r} the column of ids?"
+            return f"; {fractions[0]} is not a whole number: is {name!r} the column of ids?"
         convert = "astype('Int64').astype(str)"
     return f"; write {what}[{name!r}] = {what}[{name!r}].{convert}"
 

@@ -226,7 +226,9 @@ def _recipe(
         return
     named = [name for name, default in _DEFAULT_COLUMNS.items() if columns[name] != default]
     if isinstance(data, Mapping) and not data and "source" not in overrides:
-        raise UsageError("data: an empty dict is no table and no recipe; give columns, such as {'user_id': [...]}")
+        raise UsageError(
+            "data: an empty dict is neither a table nor a recipe; give columns, such as {'user_id': [...]}"
+        )
     if isinstance(data, Mapping | str | os.PathLike):
         if named:
             raise UsageError(f"{named[0]}: names a column of a DataFrame; a recipe names its columns under `schema`")
@@ -311,7 +313,7 @@ def in_place(overrides: Mapping[str, Any]) -> dict[str, Any]:
             column = name.removesuffix("_column")
             if column != name and column in _DEFAULT_COLUMNS:
                 near = [column]
-            hint = f"did you mean {near[0]}?" if near else "the page on recipes lists those there are"
+            hint = f"did you mean {near[0]}?" if near else "the page on recipes lists the valid arguments"
             if in_split := split_key(name):
                 hint = f"write split={{{in_split!r}: {value!r}}}"
             hint = "; " + (name_elsewhere(Training, name) or hint)

@@ -166,14 +166,14 @@ def test_rows_of_a_frame_can_be_filtered() -> None:
         (lambda data: data["user_id"], {}, "not a Series"),
         (lambda data: data.head(0), {}, "no rows"),
         (lambda data: data.assign(user_id=7), {}, r"user: ids are text.*whole numbers; write data"),
-        (lambda data: data.assign(item_id=7.5), {}, r"item: ids are text.*floating.*; 7.5 is no whole number"),
-        (lambda data: data.assign(user_id=[["u1"]] * 900), {}, "lists, where one id belongs"),
+        (lambda data: data.assign(item_id=7.5), {}, r"item: ids are text.*floating.*; 7.5 is not a whole number"),
+        (lambda data: data.assign(user_id=[["u1"]] * 900), {}, "lists instead of single ids"),
         (lambda data: data.assign(user_id=["u1", 2] * 450), {}, "holds int, str; give it one type"),
         (lambda data: data.assign(user_id=["u1", None] * 450), {}, r"450 of 900 rows have no id.*dropna"),
         (lambda data: pd.concat([data, data[["stars"]]], axis=1), {}, "two columns are named 'stars'"),
         (lambda data: data, {"user": "userid"}, "no column 'userid'; did you mean 'user_id'"),
         (lambda data: 7, {}, "give a DataFrame.*or a recipe.*not a int"),
-        (lambda data: {}, {}, "data: an empty dict is no table and no recipe"),
+        (lambda data: {}, {}, "data: an empty dict is neither a table nor a recipe"),
     ],
 )
 def test_errors_name_the_argument_its_value_and_the_way_out(spoil: Any, options: dict[str, Any], words: str) -> None:
