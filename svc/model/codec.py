@@ -216,7 +216,7 @@ class _Builder:
 
 def _set(made: Any, name: str, value: Any) -> None:
     if type(name) is not str or not name.isidentifier() or name.startswith("__"):
-        raise PayloadInvalid(f"payload: {_describe(name)} is no attribute of a model")
+        raise PayloadInvalid(f"payload: {_describe(name)} is not an attribute of a model")
     object.__setattr__(made, name, value)
 
 

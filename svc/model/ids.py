@@ -76,7 +76,7 @@ class IdTable:
         for position in np.flatnonzero(self.hashes[1:] == self.hashes[:-1]):
             row = int(self.rows[position + 1])
             if self.index(self.at(row)) != row:
-                raise ValueError(f"an id stands in two rows, the second is {row}")
+                raise ValueError(f"an id occurs in two rows, the second is {row}")
 
     def __len__(self) -> int:
         return self.rows.size

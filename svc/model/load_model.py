@@ -177,7 +177,7 @@ def check_sizes(model: Model) -> None:
     moments = model.user_moments
     if moments is not None and moments.shape != (2, n_users):
         shape = f"means and deviations of shape {moments.shape}"
-        raise PayloadInvalid(f"payload: {shape}, where {n_users} users need {(2, n_users)}")
+        raise PayloadInvalid(f"payload: {shape}, but {n_users} users need {(2, n_users)}")
     if cold is not None and cold.n_items != n_items:
         raise PayloadInvalid(f"payload: {n_items} items do not match {cold.n_items} of the second part")
 

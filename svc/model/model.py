@@ -222,7 +222,7 @@ class Model(Stored):
             raise UnknownUser(f"{words}; fallback: popular answers anyway")
         if dislikes and user_id is None:
             raise UnknownUser(
-                "nothing is known of this user: dislikes are no profile; give user_id, history or fallback"
+                "nothing is known of this user: dislikes are not a profile; give user_id, history or fallback"
             )
         if self._encoder("user") is None:
             raise UnknownUser(UnknownUser.without_features)

@@ -132,7 +132,7 @@ class _Stack:
         held = self._take(_FILLS[name])
         filled = self._values[-1]
         if filled.is_held or filled is _PLAIN or filled is _TEXT:
-            raise PayloadInvalid("payload: a container grows after another holds it, or is none")
+            raise PayloadInvalid("payload: a container grows after another holds it, or is not a container")
         if name in ("SETITEM", "SETITEMS"):
             _texts(held[::2])
         elif name == "ADDITEMS":

@@ -302,7 +302,7 @@ def values(*things: object) -> bytes:
 def test_state_cannot_touch_special_attributes(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Only plain attribute names may be set on a new instance."""
     monkeypatch.setattr(codec, "ALLOWED", frozenset({("svc.metrics", "Metrics")}))
-    with pytest.raises(PayloadInvalid, match="no attribute of a model"):
+    with pytest.raises(PayloadInvalid, match="not an attribute of a model"):
         codec.decode(around(pickle_naming("svc.metrics", "Metrics", values((), {name: 1}), b"\x86R")))
     made = codec.decode(around(pickle_naming("svc.metrics", "Metrics", values((), {"plain": 1}), b"\x86R")))
     assert made.plain == 1

@@ -42,7 +42,7 @@ def test_a_lone_surrogate_cannot_be_stored() -> None:
 
 def test_repeated_ids_are_refused() -> None:
     """One id cannot have two rows."""
-    with pytest.raises(ValueError, match="stands in two rows"):
+    with pytest.raises(ValueError, match="occurs in two rows"):
         IdTable.from_ids(["a", "b", "a"])
 
 

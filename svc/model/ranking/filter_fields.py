@@ -364,7 +364,7 @@ def read_number(name: str, value: object) -> float:
         number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         raise MetadataError(
-            f"filter field {name!r} is numerical, and a cell holds {kind_of(value)} that is no number;"
+            f"filter field {name!r} is numerical, and a cell holds {kind_of(value)} that is not a number;"
             " mend the table or declare the field categorical"
         ) from None
     return number if math.isfinite(number) else math.nan

@@ -195,7 +195,7 @@ def test_dislikes_are_no_profile() -> None:
     """A user with dislikes alone gets the fallback without these items. Beside features, dislikes change the solve."""
     model, nobody = model_of("IALS"), {"user_id": None, "user_features": None, "limit": N_ITEMS}
     against = [Interaction("i5", 2.0)]
-    with pytest.raises(UnknownUser, match="dislikes are no profile"):
+    with pytest.raises(UnknownUser, match="dislikes are not a profile"):
         model.prepare_recommend(**nobody, dislikes=against)
     popular = model.prepare_recommend(**nobody, dislikes=against, fallback=True)
     assert popular.profile == "popular"
