@@ -142,7 +142,7 @@ def canonical_name(text: str) -> str:
         return _BY_SHORT_NAME[short]
     nearest = difflib.get_close_matches(_OTHER_NAMES.get(short, short), _BY_SHORT_NAME, n=1)
     hint = f"did you mean {_BY_SHORT_NAME[nearest[0]]}? " if nearest else ""
-    raise ValueError(f"is no known algorithm; {hint}allowed: {', '.join(ALGORITHMS)}")
+    raise ValueError(f"is not a known algorithm; {hint}allowed: {', '.join(ALGORITHMS)}")
 
 
 def check_search_space(algorithm: str, wanted: Mapping[str, Sequence[Any]]) -> None:
@@ -159,7 +159,9 @@ def check_search_space(algorithm: str, wanted: Mapping[str, Sequence[Any]]) -> N
         if name not in tuned:
             nearest = difflib.get_close_matches(name, tuned, n=1)
             hint = f"did you mean {nearest[0]}? " if nearest else ""
-            raise ValueError(f"{name} is not searched for {algorithm}; {hint}there are {', '.join(tuned) or 'none'}")
+            raise ValueError(
+                f"{name} is not searched for {algorithm}; {hint}searched parameters: {', '.join(tuned) or 'none'}"
+            )
         problem = _problem(tuned[name], bounds)
         if problem:
             raise ValueError(f"{algorithm}.{name} {problem}")

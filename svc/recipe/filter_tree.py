@@ -218,7 +218,10 @@ def _number(value: object, path: Place) -> float:
             return number + 0.0  # -0.0 becomes 0.0, because equal filters need one canonical form
     words = "a number field is compared with a finite number"
     if isinstance(value, datetime.date) or (isinstance(value, str) and _DATE.match(value)):
-        words += "; this is a date: keep it as a number in the table, such as seconds since 1970, and compare with that"
+        words += (
+            "; this is a date: keep it as a number in the table, such as seconds since 1970, and compare with that "
+            "number"
+        )
     elif isinstance(value, str):
         words += "; this is a string: write a number without quotes, and compare text by `any`, with a list"
     raise FilterProblem(path, words, "filter_value")
@@ -342,7 +345,7 @@ def _compared_kind(operators: object, path: Place) -> str | None:
 
 def _refusal(operator: object) -> str:
     if operator == "all":
-        return "`all` needs columns of several labels, which a table of interactions has not; use `any`"
+        return "`all` needs columns of several labels, which a table of interactions does not have; use `any`"
     name = OTHER_OPERATORS.get(str(operator)[:64].lower(), str(operator)[:64])
     near = difflib.get_close_matches(name, _OPERATORS, n=1, cutoff=0.6)
     hint = f"; did you mean {near[0]!r}?" if near else ""

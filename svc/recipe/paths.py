@@ -63,7 +63,7 @@ def parse_location(uri: str | os.PathLike[str]) -> Location:
     if _CONTROL.search(text):
         raise RecipeSecurityError("the path holds a control character")
     if no_file := _NO_FILE.match(text):
-        raise RecipeSecurityError(f"{no_file[0].lower()} is no file name; name a file")
+        raise RecipeSecurityError(f"{no_file[0].lower()} is not a file name; name a file")
     match = _URI.match(text)
     scheme = match["scheme"].lower() if match else LOCAL
     text = f"{scheme}://{text[match.end() :]}" if match else text

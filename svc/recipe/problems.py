@@ -69,7 +69,7 @@ _WRITTEN_OUT: Mapping[type[BaseModel], str] = {
 }
 """The full form of each block that users often shorten to its main value, as YAML that is a Python expression too."""
 _BOOST = "a boost names its items by a filter: {filter: {genres: {any: [Drama]}}, factor: 2}"
-_TABLE = "a table stands below `source`, as source: {type: csv, path: items.csv}"
+_TABLE = "a table belongs under `source`, as source: {type: csv, path: items.csv}"
 _SPLIT_NAMES: Mapping[str, tuple[str, ...]] = {
     "heldout_ratio": ("test_size", "test_ratio", "holdout", "ratio"),
     "scheme": ("type", "method", "strategy", "kind", "by"),
@@ -331,7 +331,7 @@ def _unknown_key(key: str, value: Any, model: type[BaseModel] | None) -> str:
         column = redact_text(value)[:_MAX_SHOWN] if isinstance(value, str) else key
         hint = (
             f"svc learns choices: `weight_column: {column}` weighs a row, "
-            f"`cleansing.where: {{{column}: {{gte: 4}}}}` keeps those that mean one. "
+            f"`cleansing.where: {{{column}: {{gte: 4}}}}` keeps the rows that mean a choice. "
         )
     return f"{hint}allowed: {', '.join(allowed)}"
 

@@ -94,7 +94,7 @@ class Cleansing(Block):
     hide: Where | None = Field(
         default=None,
         description="A filter over columns of the table, applied before `where`. Its rows are no interactions, and "
-        "their items are not recommended to that user, as seen ones are not.",
+        "hide their items from their users like seen items.",
     )
     drop_null_ids: bool = True
     event_weights: dict[str, Annotated[Number, Field(gt=0)] | Literal["exclude"]] | None = Field(
@@ -128,7 +128,8 @@ class Output(Located):
     )
 
     keep: Positive | None = Field(
-        default=None, description="How many versions stay, always the live one and the one before it. null: all."
+        default=None,
+        description="Number of newest versions to keep. The live one and the one before it always stay. null: all.",
     )
 
     @model_validator(mode="after")
@@ -173,7 +174,7 @@ class Guardrails(Block):
     """Figures to check besides the metric. null skips a figure."""
 
     catalog_coverage: Guardrail | None = Field(
-        default_factory=_guardrail, description="Share of all items that stand in some judged user's list."
+        default_factory=_guardrail, description="Share of all items in some judged user's list."
     )
     n_users: Guardrail | None = Field(default_factory=_guardrail, description="Users of the cleansed data.")
     n_items: Guardrail | None = Field(default_factory=_guardrail, description="Items of the cleansed data.")
@@ -263,7 +264,7 @@ class Recipe(Block):
         bounded = [name for name, bounds in (training.search_space or {}).items() if RECENCY in bounds]
         if bounded and self.recency != "search":
             raise ValueError(
-                f"training.search_space.{bounded[0]}.recency bounds what is not searched here: it needs "
+                f"training.search_space.{bounded[0]}.recency has no effect here: it needs "
                 "training.recency: search, schema.time_column and a split.scheme by time"
             )
         return self

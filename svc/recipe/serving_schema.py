@@ -212,7 +212,7 @@ class Serving(Block):
         for index, pin in enumerate(pins):
             for before in pins[:index]:
                 if pin.overlaps(before) and (pin.item_id == before.item_id or pin.position == before.position):
-                    raise ValueError(f"entry {index} has the item or the position of another one at the same time")
+                    raise ValueError(f"entry {index} has the item or the position of another entry at the same time")
         return pins
 
     def _filters(self) -> dict[str, dict[str, Any]]:
@@ -234,6 +234,6 @@ class Serving(Block):
         names = [limit.field for limit in self.limits]
         for index, name in enumerate(names):
             if kinds.get(name, "numerical") == "numerical":
-                raise ValueError(f"serving.limits[{index}].field: {name!r} is no filter field with labels")
+                raise ValueError(f"serving.limits[{index}].field: {name!r} is not a filter field with labels")
             if name in names[:index]:
                 raise ValueError(f"serving.limits[{index}].field: {name!r} has a limit already; keep one")

@@ -124,7 +124,7 @@ class CsvOptions(FileOptions):
         try:
             codecs.lookup(value).incrementaldecoder  # noqa: B018
         except LookupError:
-            raise ValueError("is no encoding that Python knows; utf-8, latin-1 and cp1252 are usual") from None
+            raise ValueError("is not an encoding that Python knows; utf-8, latin-1 and cp1252 are usual") from None
         return value
 
 
@@ -145,7 +145,7 @@ class SqlOptions(QueryOptions):
     """A query against PostgreSQL, MySQL/MariaDB or SQLite."""
 
     dsn_env: Annotated[str, Field(pattern=DSN_PATTERN)] = Field(
-        description="Name of the SVC_RECIPE_* variable that holds the SQLAlchemy URL; the URL itself never stands here."
+        description="Name of the SVC_RECIPE_* variable with the SQLAlchemy URL, never the URL itself."
     )
     connect_timeout_seconds: Annotated[Whole, Field(ge=1, le=600)] = 10
     statement_timeout_seconds: Annotated[Whole, Field(ge=1, le=86_400)] = 300

@@ -82,13 +82,13 @@ def seconds(duration: str | None) -> float | None:
 
 def _has_unit(half_life: object) -> object:
     if isinstance(half_life, int | float) and not isinstance(half_life, bool):
-        raise ValueError(f"has no unit; write {half_life}d for days; there are h, d, w and y")  # noqa: TRY004
+        raise ValueError(f"has no unit; write {half_life}d for days; the units are h, d, w and y")  # noqa: TRY004
     return half_life
 
 
 def _above_zero(half_life: str) -> str:
     if seconds(half_life) == 0:
-        raise ValueError("is a half-life of nothing; write none for no decay")
+        raise ValueError("is a half-life of 0; write none for no decay")
     return half_life
 
 
@@ -186,7 +186,8 @@ class Split(Block):
     heldout_ratio: Annotated[Number, Field(gt=0, lt=1)] = 0.1
     test_user_ratio: Annotated[Number, Field(gt=0, le=1)] = 1.0
     test: Annotated[Number, Field(ge=0, lt=1)] = Field(
-        default=0.0, description="Share of the users with held-out items to score only the winner on, once."
+        default=0.0,
+        description="Share of the users with held-out items. Only the winner is scored on them, once.",
     )
     seed: Seed = 42
 
@@ -269,7 +270,7 @@ class Training(Block):
             if listed and name not in listed:
                 raise ValueError(f"names {name}, which `algorithms` does not list")
         if (trials or {}).get(BLEND):
-            raise ValueError(f"gives {BLEND} trials, which it does not have: it is made of those of the others")
+            raise ValueError(f"gives {BLEND} trials, which it does not have: it is made of trials of the others")
         if trials and listed and all(trials.get(name) == 0 for name in listed if name != BLEND):
             raise ValueError("drops every algorithm; leave one with a budget")
         return trials
@@ -291,8 +292,8 @@ class Training(Block):
         bounded = [name for name, bounds in (self.search_space or {}).items() if SELF_WEIGHT in bounds]
         if bounded and not self.repeats:
             raise ValueError(
-                f"search_space.{bounded[0]}.self_weight bounds what is not searched here: it needs training.repeats: "
-                "true, without which nobody is recommended what they have chosen before"
+                f"search_space.{bounded[0]}.self_weight has no effect here: it needs training.repeats: true, without "
+                "which users are not recommended items that they have chosen before"
             )
         return self
 
@@ -305,7 +306,7 @@ class FeatureColumn(Block):
     )
     min_frequency: Positive = Field(default=1, description="Rarer values are left out of the vocabulary.")
     max_words: Annotated[Whole, Field(ge=1, le=MAX_WORDS)] = Field(
-        default=8192, description="Of a text: the most words, those that most items have."
+        default=8192, description="Of a text: most words to keep, those in most items."
     )
     min_items: Positive = Field(default=2, description="Of a text: words of fewer items are left out.")
     analyzer: Literal["word", "char"] = Field(

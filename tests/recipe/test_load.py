@@ -111,11 +111,11 @@ def test_a_variable_cannot_replace_a_required_block(tmp_path: Path, more: dict[s
         ({"training": {"algorithms": ["Blend", "IALS"]}}, ["training.algorithms", "needs two or more of"]),
         (
             {"training": {"algorithms": ["Blend", "IALS", "SLIM"], "per_algorithm_trials": {"blend": 2}}},
-            ["per_algorithm_trials", "made of those of the others"],
+            ["per_algorithm_trials", "made of trials of the others"],
         ),
         ({"training": {"search_space": {"bprfm": {}}}}, ["search_space", "does not list"]),
         ({"training": {"search_space": {"ials": {"regg": [1, 2]}}}}, ["search_space", "did you mean reg?"]),
-        ({"training": {"search_space": {"toppop": {"reg": [1, 2]}}}}, ["search_space", "there are none"]),
+        ({"training": {"search_space": {"toppop": {"reg": [1, 2]}}}}, ["search_space", "searched parameters: none"]),
         ({"training": {"search_space": {"ials": {"reg": [2, 1]}}}}, ["IALSRecommender.reg takes [lowest, highest]"]),
         ({"training": {"search_space": {"ials": {"reg": [0.0, 1]}}}}, ["IALSRecommender.reg takes [lowest, highest]"]),
         ({"training": {"search_space": {"ials": {"n_components": [1.5, 2]}}}}, ["two whole numbers from 1 to 8192"]),
@@ -252,7 +252,7 @@ def test_the_error_for_an_unquoted_variable_in_braces_suggests_quotes(tmp_path: 
     ("key", "words"),
     [
         ("rating_column", "svc learns choices: `weight_column: x` weighs a row"),
-        ("score_column", "`cleansing.where: {x: {gte: 4}}` keeps those that mean one"),
+        ("score_column", "`cleansing.where: {x: {gte: 4}}` keeps the rows that mean a choice"),
         ("usr_column", "did you mean `user_column`?"),
         ("item_colum", "did you mean `item_column`?"),
         ("color_column", "unknown key; allowed: user_column"),

@@ -63,7 +63,7 @@ def _lines(folder: Path, more: dict[str, Any]) -> list[str]:
 
 
 ALGORITHM = (
-    "training.algorithms[0]: found the text 'IALSS', which is no known algorithm; did you mean IALSRecommender? "
+    "training.algorithms[0]: found the text 'IALSS', which is not a known algorithm; did you mean IALSRecommender? "
 )
 PLAIN: dict[str, tuple[dict[str, Any], str]] = {
     "a wrong algorithm": ({"training": {"algorithms": ["IALSS"]}}, ALGORITHM),
@@ -78,11 +78,11 @@ PLAIN: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a half-life without unit": (
         {"training": {"time_decay": {"half_life": 30}}},
-        "training.time_decay.half_life: found 30, which has no unit; write 30d for days; there are h, d, w and y",
+        "training.time_decay.half_life: found 30, which has no unit; write 30d for days; the units are h, d, w and y",
     ),
     "half-lives without unit": (
         {"training": {"time_decay": {"half_life": ["7d", 30]}}},
-        "training.time_decay.half_life[1]: found 30, which has no unit; write 30d for days; there are h, d, w and y",
+        "training.time_decay.half_life[1]: found 30, which has no unit; write 30d for days; the units are h, d, w and",
     ),
     "an expiry in words": (
         {"output": {"path": "a.svc", "expires_after": "30 days"}},
@@ -136,7 +136,7 @@ def test_one_mistake_gives_one_plain_line(more: dict[str, Any], expected: str, t
 def test_keys_of_item_metadata_from_other_products_get_hints(tmp_path: Path) -> None:
     """Each unknown key gets svc's form as a hint. The keys that are missing in consequence are not reported."""
     metadata = {"type": "csv", "path": "items.csv", "item_id_column": "i", "fields": ["title"]}
-    table = "unknown key; a table stands below `source`, as source: {type: csv, path: items.csv}"
+    table = "unknown key; a table belongs under `source`, as source: {type: csv, path: items.csv}"
     assert sorted(_lines(tmp_path, {"item_metadata": metadata})[1:]) == [
         "item_metadata.item_id_column: unknown key; here it is called `id_column`",
         f"item_metadata.path: {table}",

@@ -22,7 +22,7 @@ PROBLEMS: list[tuple[dict[str, Any], str]] = [
     ({"cleansing": {"event_weights": {"view": "drop"}}}, "cleansing.event_weights.view"),
     ({"cleansing": {"dedup": "mean"}}, "cleansing.dedup"),
     ({"training": {"weighted_metric": True}}, "training.weighted_metric needs"),
-    ({"training": {"time_decay": {"half_life": "0d"}}}, "half-life of nothing"),
+    ({"training": {"time_decay": {"half_life": "0d"}}}, "half-life of 0"),
     ({"training": {"time_decay": {"half_life": ["7d", "7d"]}}}, "names '7d' twice"),
     ({"training": {"time_decay": {"half_life": "a month"}}}, "training.time_decay.half_life"),
     ({"training": {"time_decay": {"half_life": []}}}, "training.time_decay.half_life"),
@@ -51,7 +51,7 @@ PROBLEMS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"training": {"search_space": {"RP3beta": {"recency": [0, 1]}}, **RANDOM}},
-        "training.search_space.RP3betaRecommender.recency bounds what is not searched here",
+        "training.search_space.RP3betaRecommender.recency has no effect here",
     ),
     (
         {"training": {"search_space": {"TopPop": {"recency": [0, 1]}}, "split": {"scheme": "time_user"}}},
@@ -63,7 +63,7 @@ PROBLEMS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"training": {"search_space": {"RP3beta": {"self_weight": [0, 1]}}}},
-        "search_space.RP3betaRecommender.self_weight bounds what is not searched here: it needs training.repeats",
+        "search_space.RP3betaRecommender.self_weight has no effect here: it needs training.repeats",
     ),
     (
         {"training": {"repeats": True, "search_space": {"RP3beta": {"self_weight": [0, 101]}}}},

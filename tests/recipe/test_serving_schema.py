@@ -43,7 +43,7 @@ def test_invalid_serving_blocks_are_refused(tmp_path: Path, more: dict[str, Any]
 
 
 RULE_PROBLEMS: list[tuple[dict[str, Any], str]] = [
-    ({"limits": [{"field": "year", "max": 1}]}, "serving.limits[0].field: 'year' is no filter field with labels"),
+    ({"limits": [{"field": "year", "max": 1}]}, "serving.limits[0].field: 'year' is not a filter field with labels"),
     ({"limits": [{"field": "genres", "max": 1}] * 2}, "serving.limits[1].field: 'genres' has a limit already"),
     ({"boosts": [{"filter": {"x": {}}, "factor": 2}]}, "serving.boosts[0].filter.x: no filter field"),
     ({"boosts": [{"filter": {"year": {"gt": 1}}, "factor": 20}]}, "serving.boosts[0].factor"),
