@@ -159,7 +159,7 @@ def _read_policies(state: ServerState, fleet: Fleet | None) -> None:
     if settings.api_key_policies is None:
         return
     if not state.auth.required:
-        raise ConfigError("SVC_API_KEY_POLICIES is set, but SVC_API_KEYS is empty: nobody has a key to bound")
+        raise ConfigError("SVC_API_KEY_POLICIES is set, but SVC_API_KEYS is empty: there is no key to limit")
     state.policies = KeyPolicies(state.metrics)
     uses = (state.policies.replace,) if fleet is None else (state.policies.replace, fleet.tell_policies)
     state.policy_file = PolicyFile(

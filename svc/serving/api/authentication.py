@@ -59,7 +59,7 @@ def parse_api_keys(text: str) -> dict[str, bytes]:
                 "make one with: svc keygen --type api --kid <kid>"
             )
         if match["kid"] in keys:
-            raise ConfigError(f"SVC_API_KEYS: the kid {match['kid']!r} is there twice")
+            raise ConfigError(f"SVC_API_KEYS: the kid {match['kid']!r} is listed twice")
         keys[match["kid"]] = bytes.fromhex(match["digest"])
     return keys
 

@@ -77,7 +77,7 @@ def _range(name: str, operators: Mapping[str, Any], field: NumberField) -> Itera
     if not matching.flags().any():
         numbers = field.describe()
         reach = "no item has a number" if numbers["min"] is None else f"from {numbers['min']:g} to {numbers['max']:g}"
-        yield f"no item has {name} in this range; there are numbers {reach}"
+        yield f"no item has {name} in this range; its numbers are {reach}"
 
 
 TRACEBACKS_A_MINUTE = 10

@@ -39,7 +39,7 @@ A refusal takes about 0.1 ms of processor time, so a client that ignores 429 cos
 longer than LONGEST_WAIT_S.
 """
 TOO_MANY_AT_ONCE = (
-    "this request counts {count}, more than the burst of {burst:g} that the policy of this API key allows at once:"
+    "this request counts as {count}, more than the burst of {burst:g} that the policy of this API key allows at once:"
     " ask for less in one request, or for a higher burst"
 )
 MAX_BURST = 1_000_000_000
@@ -96,7 +96,7 @@ class KeyPolicy(BaseModel):
     @model_validator(mode="after")
     def _burst_of_a_rate(self) -> KeyPolicy:
         if self.burst is not None and self.rate is None:
-            raise ValueError("burst says nothing without rate")
+            raise ValueError("burst has no effect without rate")
         return self
 
     @property
@@ -139,13 +139,13 @@ def parse_policies(data: bytes, where: str) -> dict[str, KeyPolicy]:
     except RecipeError as error:
         raise ConfigError(f"SVC_API_KEY_POLICIES: {error.message}") from None
     if not isinstance(tree, dict):
-        raise ConfigError(f"SVC_API_KEY_POLICIES: {where}: holds no mapping of kids to policies; {{}} bounds no key")
+        raise ConfigError(f"SVC_API_KEY_POLICIES: {where}: is not a mapping of kids to policies; {{}} limits no key")
     return {kid: _parse_one(kid, entry, where) for kid, entry in tree.items()}
 
 
 def _parse_one(kid: str, entry: Any, where: str) -> KeyPolicy:
     if not _KID.fullmatch(kid):
-        raise ConfigError(f"SVC_API_KEY_POLICIES: {where}: {shown(kid)} is no kid: it must match {KEY_ID}")
+        raise ConfigError(f"SVC_API_KEY_POLICIES: {where}: {shown(kid)} is not a kid: it must match {KEY_ID}")
     try:
         return KeyPolicy.model_validate(entry)
     except ValidationError as error:

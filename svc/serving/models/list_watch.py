@@ -213,7 +213,7 @@ class ListWatch:
         n_items = 0 if served is None else len(served.model.item_ids)
         content = watched.kind.read(watched.recipe, self.loader.settings, self.loader.variables, n_items)
         if isinstance(content, NewItemList) and not content.ids:  # its writer has probably failed
-            raise DataSourceError("the list has no items: if none are new, leave items in it that the model knows")
+            raise DataSourceError("the list has no items: if no item is new, list items that the model knows")
         return content
 
     def _log_failure(self, watched: WatchedList, error: str) -> None:

@@ -158,7 +158,7 @@ class RequestReader:
         After an error the reader cannot know where the next request begins. Guessing would permit request smuggling.
         """
         if self._broken:
-            raise MalformedRequest("what came before on this connection is not valid")
+            raise MalformedRequest("an earlier message on this connection is not valid")
         try:
             return read()
         except ApiError:

@@ -70,7 +70,7 @@ async def test_tracebacks_are_limited_to_the_first_failures_of_a_minute(monkeypa
 
 EMPTY = "no item is left to recommend after exclusions"
 DRAMA = "genres has no value 'drama'; did you mean 'Drama'?"
-YEARS = "no item has year in this range; there are numbers from 1991 to 2049"
+YEARS = "no item has year in this range; its numbers are from 1991 to 2049"
 MESSAGES: list[tuple[dict[str, Any], str]] = [
     ({"genres": {"any": ["drama"]}}, f"{EMPTY}: {DRAMA}"),
     ({"genres": {"all": ["Comedy", "drama"]}}, f"{EMPTY}: {DRAMA}"),

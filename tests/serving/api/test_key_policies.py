@@ -48,11 +48,11 @@ def by_name(name: str) -> Endpoint:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "holds no mapping"),
-        ("[]", "holds no mapping"),
+        ("", "is not a mapping"),
+        ("[]", "is not a mapping"),
         ("a: {", "not valid YAML"),
         ("shop: {}\nshop: {}", "twice"),
-        ("'a b': {}", "'a b' is no kid"),
+        ("'a b': {}", "'a b' is not a kid"),
         ("shop: 1", "shop: "),
         ("shop: {recipe: [a]}", "recipe: unknown key; did you mean `recipes`?"),
         ("shop: {recipes: [a/b]}", "recipes[0]: the text 'a/b'"),
@@ -61,7 +61,7 @@ def by_name(name: str) -> Endpoint:
         ("shop: {rate: 5}", "rate: 5"),
         ("shop: {rate: 0/s}", "is not a rate above zero"),
         ("shop: {rate: 5/day}", "such as 200/s"),
-        ("shop: {burst: 5}", "burst says nothing without rate"),
+        ("shop: {burst: 5}", "burst has no effect without rate"),
         ("shop: {rate: 5/s, burst: 0}", "burst: 0"),
         ("shop: {expires: 2027-02-30}", "is not a day"),
         ("shop: {expires: tomorrow}", "is not a day"),
@@ -136,7 +136,7 @@ def test_a_rate_holds_for_any_sequence_of_requests(per_min: int, burst: int, ask
                 assert tokens < need + Fraction(1, 10**6)
                 if need > burst:
                     assert "retry_after" not in refusal.fields
-                    assert f"counts {count}, more than the burst of {burst}" in refusal.message
+                    assert f"counts as {count}, more than the burst of {burst}" in refusal.message
                     continue
                 lacking = need - tokens
                 assert abs(refusal.fields["retry_after"] - max(1, lacking / rate)) <= 1

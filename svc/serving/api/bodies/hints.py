@@ -47,13 +47,13 @@ def unknown_field(name: object, fields: Collection[str]) -> str:
     if text in ("field", "value") and "factor" in fields:
         return f"unknown field; a boost names its items by a filter: {_BOOST}"
     if text in ("user_ids", "userids", "users") and "user_id" in fields:
-        return 'unknown field; one user a request; :batch-recommend takes {"requests": [{"user_id": "u1"}]}'
+        return 'unknown field; one user per request; :batch-recommend takes {"requests": [{"user_id": "u1"}]}'
     if likely := _likely(text, fields):
         return f"unknown field; {likely}"
     for wanted, verb in _OTHER_VERBS.items():
         if _OTHER_NAMES.get(text, text) == wanted and "limit" in fields:
             return f"unknown field of this verb; {verb} takes {wanted}"
-    return "unknown field; the API reference lists those there are"
+    return "unknown field; the API reference lists the valid fields"
 
 
 def unknown_parameter(name: str, parameters: Collection[str]) -> str:
@@ -115,9 +115,9 @@ def wrong_value(path: tuple[int | str, ...], message: str, kind: str, value: obj
         case "bool_type":
             return "Input should be true or false, without quotes"
         case "greater_than" if path[0] == "history":
-            return "weight must be above 0; what the user disliked belongs in dislikes"
+            return "weight must be above 0; items that the user dislikes belong in dislikes"
         case "greater_than_equal" if path[-1] == "explain":
-            return f"{message}; leave explain out for none"
+            return f"{message}; leave explain out for no reasons"
     return message
 
 
@@ -143,7 +143,7 @@ def invalid_json(message: str, schema: type[BaseModel]) -> str:
     if message.endswith("EOF while parsing a value at line 1 column 0"):
         return f"the body is empty; send JSON such as {_body(schema)}"
     if message.endswith("expected value at line 1 column 1"):
-        return f"this is no JSON (a form?); send JSON such as {_body(schema)}"
+        return f"this is not JSON (a form?); send JSON such as {_body(schema)}"
     return f"{message}; JSON takes double quotes" if "key must be a string" in message else message
 
 
