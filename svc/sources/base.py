@@ -192,7 +192,7 @@ def _plug_in(type_name: str, where: str) -> str:
         near = difflib.get_close_matches(similar, types, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise RecipeError(
-            f"{where}.type: {type_name!r} is no installed source; {hint}there are {', '.join(sorted(types))}"
+            f"{where}.type: {type_name!r} is not an installed source; {hint}installed are {', '.join(sorted(types))}"
         )
     _check_only_one(type_name, where)
     return location
@@ -206,7 +206,7 @@ def _find(type_name: str, where: str) -> type[DataSource]:
     except Exception as error:
         raise RecipeError(f"{where}.type: the source {type_name!r} cannot be loaded: {error!r}") from error
     if not (isinstance(getattr(source_class, "Config", None), type) and callable(getattr(source_class, "fetch", None))):
-        raise RecipeError(f"{where}.type: {location} is no data source: it needs `Config` and `fetch()`")
+        raise RecipeError(f"{where}.type: {location} is not a data source: it needs `Config` and `fetch()`")
     return cast("type[DataSource]", source_class)
 
 

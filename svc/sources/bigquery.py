@@ -140,7 +140,7 @@ class BigQuerySource:
     def _fall_back(self, reason: str) -> None:
         if self._context.settings.bq_require_storage_api:
             raise DataSourceError(
-                f"the BigQuery Storage Read API is not to be had ({reason}), and SVC_BQ_REQUIRE_STORAGE_API=1 "
+                f"the BigQuery Storage Read API is unavailable ({reason}), and SVC_BQ_REQUIRE_STORAGE_API=1 "
                 f"forbids REST; grant bigquery.readsessions.create, or {install_command('bigquery')}"
             )
         logs.emit(events.BIGQUERY_STORAGE_FALLBACK, reason=reason)

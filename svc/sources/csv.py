@@ -97,7 +97,7 @@ def header_hint(names: Sequence[str], delimiter: str) -> str:
     for other, name in _DELIMITERS.items():
         if other != delimiter and other in names[0]:
             option = "\\t" if other == "\t" else other
-            return f'; {name} stands between the columns: set `delimiter: "{option}"`'
+            return f'; {name} separates the columns: set `delimiter: "{option}"`'
     return ""
 
 
@@ -119,7 +119,7 @@ def find_fault(text: TextIO, delimiter: str, n_columns: int) -> str | None:
             if row and len(row) != n_columns:
                 beginning = delimiter.join(row)[:_SHOWN_CHARACTERS]
                 fields = "1 field" if len(row) == 1 else f"{len(row)} fields"
-                return f"line {line} has {fields} where the header has {n_columns}: {beginning!r}"
+                return f"line {line} has {fields}, but the header has {n_columns}: {beginning!r}"
             line = rows.line_num + 1
     except csv.Error as error:
         if "end of data" in str(error):

@@ -246,7 +246,7 @@ def _open(location: Location, sha256: str | None, context: SourceContext, part: 
         path = location.resolve(context.base_dir)
         # Checked before the file is opened, because opening a pipe would wait for its writer.
         if not stat.S_ISREG(path.stat().st_mode):
-            raise IsADirectoryError if path.is_dir() else DataSourceError(f"{path} is no regular file")
+            raise IsADirectoryError if path.is_dir() else DataSourceError(f"{path} is not a regular file")
         with path.open("rb") as file:
             if part == "all" and (sha256 is not None or records_digests()):
                 _check(_digest(file), sha256, str(path))
@@ -292,7 +292,7 @@ def _spool(where: str) -> Iterator[BinaryIO]:
     try:
         tempfile.gettempdir()
     except FileNotFoundError:
-        raise DataSourceError("there is no folder that a temporary file could lie in; name one in TMPDIR") from None
+        raise DataSourceError("there is no folder for temporary files; name one in TMPDIR") from None
     try:
         with tempfile.TemporaryFile() as file:
             yield cast("BinaryIO", file)

@@ -193,7 +193,7 @@ class ParquetSource:
             self._context.bounds.check(n_rows, n_bytes, data_file.where)  # before a page is decompressed
             n_bytes += _texts_bytes(file, columns, data_file.file)
         except ValueError as error:
-            raise DataSourceError(f"{data_file.where} is no readable Parquet file: {error}") from None
+            raise DataSourceError(f"{data_file.where} is not a readable Parquet file: {error}") from None
         self._context.bounds.check(n_rows, n_bytes, data_file.where)
 
     def _add(self, part: Part, data_file: DataFile, builder: TableBuilder) -> None:
@@ -298,11 +298,11 @@ def _parquet_errors(where: str) -> Iterator[None]:
     try:
         yield
     except pa.ArrowException as error:
-        raise DataSourceError(f"{where} is no readable Parquet file: {str(error)[:300]}") from error
+        raise DataSourceError(f"{where} is not a readable Parquet file: {str(error)[:300]}") from error
     except OSError as error:
         if type(error) is not OSError or error.errno is not None:  # Arrow reports damaged pages without errno
             raise
-        raise DataSourceError(f"{where} is no readable Parquet file: {str(error)[:300]}") from error
+        raise DataSourceError(f"{where} is not a readable Parquet file: {str(error)[:300]}") from error
 
 
 def _has_footer(data_file: DataFile) -> bool:

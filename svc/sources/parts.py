@@ -232,7 +232,7 @@ def _walk(
                 continue
             real = os.path.realpath(path)
             if real in above:
-                raise DataSourceError(f"{path} is a link to a folder that it lies in")
+                raise DataSourceError(f"{path} is a link to a folder that contains it")
             yield from _walk(path, below, pattern, (*above, real))
         else:
             yield path, below

@@ -164,10 +164,10 @@ class SqlSource:
         try:
             url = make_url(dsn)
         except Exception:
-            raise ConfigError(f"{name} holds no SQLAlchemy URL such as postgresql+psycopg://host/database") from None
+            raise ConfigError(f"{name} is not an SQLAlchemy URL such as postgresql+psycopg://host/database") from None
         if url.get_backend_name() != "sqlite" and _has_loose_at(dsn):
             raise ConfigError(
-                f"{name}: an `@` too many, so the host cannot be told from the password: write %40 for it"
+                f"{name}: more than one `@`, so the host cannot be told from the password: write %40 for an `@` in it"
             )
         return url
 

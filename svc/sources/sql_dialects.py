@@ -166,7 +166,7 @@ def dialect_of(url: URL, variable: str) -> Dialect:
     if backend in ("mysql", "mariadb"):
         return Dialect("mysql", "mysql", url.set(drivername=f"{backend}+pymysql"), f"{backend} {where}/{database}")
     raise ConfigError(
-        f"{variable}: {backend!r} is no database that svc reads; use postgresql, mysql, mariadb or sqlite"
+        f"{variable}: {backend!r} is not a database that svc reads; use postgresql, mysql, mariadb or sqlite"
     )
 
 

@@ -72,10 +72,10 @@ def test_two_packages_with_one_source_type_are_refused(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("type_name", "words"),
     [
-        ("wrong", "is no data source: it needs `Config` and `fetch"),
+        ("wrong", "is not a data source: it needs `Config` and `fetch"),
         ("broken", "cannot be loaded: ModuleNotFoundError"),
-        ("CVS", "'CVS' is no installed source; did you mean 'csv'"),
-        ("nothing-like-it", "is no installed source; there are bigquery"),
+        ("CVS", "'CVS' is not an installed source; did you mean 'csv'"),
+        ("nothing-like-it", "is not an installed source; installed are bigquery"),
     ],
 )
 def test_unknown_and_invalid_source_types_are_refused(type_name: str, words: str) -> None:

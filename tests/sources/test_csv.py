@@ -107,8 +107,8 @@ def test_files_without_a_header_are_read(make: Any, tmp_path: Path) -> None:
     ("data", "words"),
     [
         (b"", "is empty"),
-        (b"user_id,item_id\n1,2\n3\n", "line 3 has 1 field where the header has 2: '3'"),
-        (b"user_id,item_id\n1,2,3\n", "line 2 has 3 fields where the header has 2: '1,2,3'"),
+        (b"user_id,item_id\n1,2\n3\n", "line 3 has 1 field, but the header has 2: '3'"),
+        (b"user_id,item_id\n1,2,3\n", "line 2 has 3 fields, but the header has 2: '1,2,3'"),
         (b'user_id,item_id\n1,2\n\n3,"4\n5,6\n', "line 4 opens a quote that nothing closes"),
         (
             b'user_id,item_id\n1,"2\n' + b"3,4\n" * 40_000,
@@ -131,8 +131,8 @@ def test_broken_files_are_refused_with_place_and_reason(make: Any, tmp_path: Pat
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        ("user_id;item_id\n1;2\n", 'a semicolon stands between the columns: set `delimiter: ";"`'),
-        ("user_id\titem_id\n1\t2\n", r'a tab stands between the columns: set `delimiter: "\t"`'),
+        ("user_id;item_id\n1;2\n", 'a semicolon separates the columns: set `delimiter: ";"`'),
+        ("user_id\titem_id\n1\t2\n", r'a tab separates the columns: set `delimiter: "\t"`'),
         ("user_id, item_id\n1,2\n", "it has user_id, ' item_id'"),
         ("user_id,item_id\n1,2\n".encode("utf-16-le"), "set `encoding: utf-16-le`"),
     ],
@@ -173,9 +173,9 @@ def test_unknown_options_get_a_suggestion(make: Any) -> None:
     ("text", "fault"),
     [
         ("a,b\n1,2\n\n3,4\n", None),
-        ("a,b\n1,2,3\n", "line 2 has 3 fields where the header has 2: '1,2,3'"),
-        ("a,b\n1\n", "line 2 has 1 field where the header has 2: '1'"),
-        ('a,b\n"1\n2",3\n4\n', "line 4 has 1 field where the header has 2: '4'"),
+        ("a,b\n1,2,3\n", "line 2 has 3 fields, but the header has 2: '1,2,3'"),
+        ("a,b\n1\n", "line 2 has 1 field, but the header has 2: '1'"),
+        ('a,b\n"1\n2",3\n4\n', "line 4 has 1 field, but the header has 2: '4'"),
         ('a,b\n1,"2\n3,4\n', "line 2 opens a quote that nothing closes"),
         (f"a,b\n1,{'x' * 140_000}\n", "line 2 has a value of more than 131072 characters"),
         (f"a,b\n{'x' * MAX_LINE_CHARACTERS}x\n", f"line 2: the line has more than {MAX_LINE_CHARACTERS} characters"),

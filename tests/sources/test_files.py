@@ -61,7 +61,7 @@ def test_only_regular_files_are_opened(context: SourceContext, tmp_path: Path) -
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
     for name, words in (
-        ("pipe", "no regular file"),
+        ("pipe", "not a regular file"),
         ("folder", "is a folder"),
         ("none", "does not exist"),
         ("/dev/zero", "no regular"),

@@ -79,7 +79,7 @@ def test_only_wanted_columns_are_read(make: Any, tmp_path: Path) -> None:
     with pytest.raises(DataSourceError, match="has no column absent; it has x, user_id, item_id"):
         make("parquet", path=path, columns=("absent",)).probe()
     (tmp_path / "b.parquet").write_text("no parquet at all")
-    with pytest.raises(DataSourceError, match="no readable Parquet file"):
+    with pytest.raises(DataSourceError, match="not a readable Parquet file"):
         make("parquet", path="b.parquet").fetch()
 
 

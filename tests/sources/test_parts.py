@@ -205,7 +205,7 @@ def test_symlinks_are_followed_and_cycles_refused(make: Any, tmp_path: Path) -> 
     (tmp_path / "lake/more").symlink_to(tmp_path / "elsewhere")
     assert len(make("parquet", path="lake").fetch()) == 2
     (tmp_path / "elsewhere/back").symlink_to(tmp_path / "lake")
-    with pytest.raises(DataSourceError, match="link to a folder that it lies in"):
+    with pytest.raises(DataSourceError, match="link to a folder that contains it"):
         make("parquet", path="lake").fetch()
 
 

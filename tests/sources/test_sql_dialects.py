@@ -46,7 +46,7 @@ def test_the_path_of_a_sqlite_file_is_opened_read_only(url: str, database: str |
 
 def test_an_unsupported_database_is_refused() -> None:
     """The error names the variable, not its value."""
-    with pytest.raises(ConfigError, match="SVC_RECIPE_DSN: 'oracle' is no database that svc reads"):
+    with pytest.raises(ConfigError, match="SVC_RECIPE_DSN: 'oracle' is not a database that svc reads"):
         dialect_of(make_url("oracle://me:secret@db"), "SVC_RECIPE_DSN")
 
 
