@@ -25,7 +25,7 @@ def _beside_popularity(header: Mapping[str, Any], metric: str) -> str:
     score = header["best_score"]
     popularity = header["tuning"]["best_per_algorithm"].get(TOP_POP, {}).get("score")
     if not popularity:
-        return f"The best model scores {score:.3f} {metric}; without TopPop among the algorithms nothing is beside it."
+        return f"The best model scores {score:.3f} {metric}; without TopPop among the algorithms there is no baseline."
     change = score / popularity - 1
     sentence = f"{abs(change):.1%} {'better' if change > 0 else 'worse'} than popularity"
     span = header["evaluation"].get("interval")
@@ -88,8 +88,8 @@ def _correction(evaluation: Mapping[str, Any]) -> str:
     if choice is None or choice["trials"] + choice["unknown"] < 2:
         return ""
     return (
-        f", corrected for the choice among {choice['trials'] + choice['unknown']:,} trials; not corrected is that the"
-        " search took parameters, epochs and weights of a blend from scores of the same users (split.test avoids it)"
+        f", corrected for the choice among {choice['trials'] + choice['unknown']:,} trials, but not for the fact that"
+        " the search tuned parameters, epochs and blend weights on the same users (set split.test to avoid this)"
     )
 
 
@@ -115,8 +115,8 @@ def popularity_sentences(header: Mapping[str, Any]) -> list[str]:
     if means is None:
         return []
     return [
-        f"What is held out has items of {means['held_out']:,.1f} training users in the mean, what trained"
-        f" {means['trained']:,.1f}. Data of another time may differ more: see split.scheme."
+        f"Held-out interactions are with items that have {means['held_out']:,.1f} training users on average. For"
+        f" training interactions it is {means['trained']:,.1f}. Data of another time may differ more: see split.scheme."
     ]
 
 
@@ -206,7 +206,8 @@ def _reason(header: Mapping[str, Any]) -> str:
     if tried_values(header):
         users = f"{header['evaluation']['recency']['n_users']:,}"
         return (
-            f"Judged on {users} validation users; a value above the lowest is taken where its gain is more than chance."
+            f"Judged on {users} validation users; a value above the lowest is used only if its gain is more than"
+            " chance."
         )
     training, schema = header["recipe"].get("training", {}), header["recipe"].get("schema", {})
     wanted = training.get("recency", "search")
@@ -231,12 +232,15 @@ def ranker_sentences(header: Mapping[str, Any], metric: str) -> str:
         return ""
     gain, n_users = ranker["gain"], f"{ranker['n_users']:,}"
     judged = (
-        f"On {n_users} validation users, each judged by weights that others fitted, it changes {metric} by"
+        f"On {n_users} validation users, each judged by weights fitted on other users, it changes {metric} by"
         f" {gain['value']:+.4f} (95% interval {gain['low']:+.4f} to {gain['high']:+.4f})."
     )
     if ranker["ships"]:
         return f"The 50 best items of the winner are put in a learned order. {judged}"
-    return f"A learned order is not better than the winner's by more than chance, so pages keep the latter. {judged}"
+    return (
+        "A learned order is not better than the winner's by more than chance, so pages keep the winner's order."
+        f" {judged}"
+    )
 
 
 def ranker_groups(header: Mapping[str, Any]) -> Mapping[str, float]:
@@ -292,7 +296,7 @@ def feature_sentences(header: Mapping[str, Any]) -> list[str]:
     sides = [side for side in ("user", "item") if side in features]
     columns = "; ".join(f"{side}: {', '.join(features[side]['columns'])}" for side in sides)
     use = (
-        "The model answers for users and items that training never saw from these features."
+        "From these features, the model answers for users and items that training never saw."
         if features.get("active")
         else "The model does not use these features: for users and items that training never saw it has no answer."
     )
