@@ -42,10 +42,10 @@ Reusable = tuple[Incumbent, Reused]
 def check_alone(location: StorageLocation, *, search_only: bool) -> None:
     """Raise UsageError if `search_only` is set, and RefitRefused if the recipe has a `training.storage_path`."""
     if search_only:
-        raise UsageError("--refit searches nothing, so it does not go with --search-only: leave one of them out")
+        raise UsageError("--refit does not search, so it cannot be combined with --search-only: leave one of them out")
     if location.shared:
         raise RefitRefused(
-            "--refit takes part in no shared search: leave out training.storage_path, or train without --refit"
+            "--refit cannot take part in a shared search: leave out training.storage_path, or train without --refit"
         )
 
 

@@ -129,7 +129,7 @@ class _Run:
         check_available(training.algorithms)
         location = preflight(training.storage_path, self.loaded.base_dir)
         if self.options.cold and not self.options.refit:
-            raise UsageError("--cold says how a refit starts: give --refit too, or leave it out")
+            raise UsageError("--cold says how a refit starts: give --refit too, or leave --cold out")
         if self.options.refit:
             refit.check_alone(location, search_only=self.options.search_only)
         if self.options.search_only:
@@ -215,8 +215,8 @@ class _Run:
         if not result.completed and result.n_too_slow:
             raise TrainingError(
                 f"{result.n_too_slow} of {len(result.trials)} trials were trained, but a ranking by each takes longer "
-                "than training.max_rank_ms allows; trial_done events have their rank_ms: raise it, or list other "
-                "algorithms"
+                "than training.max_rank_ms allows; trial_done events have their rank_ms: raise the limit, or list "
+                "other algorithms"
             )
         if not result.completed:
             raise TrainingError(

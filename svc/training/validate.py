@@ -152,7 +152,7 @@ def _row_warnings(recipe: Recipe, items: set[str], frame: pandas.DataFrame) -> l
         raise MinDataViolation(unusable)
     warnings = [unusable] if interactions.n_unusable > MANY * len(frame) else []
     if interactions.future is not None:
-        warnings.append(f"{interactions.future.count} {first} are of the future: {interactions.future.detail}")
+        warnings.append(f"{interactions.future.count} {first} have a time in the future: {interactions.future.detail}")
     doubt = doubtful_unit(frame, recipe)
     warnings += [] if doubt is None else [doubt]
     warnings += [warning.message for warning in doubts(frame, interactions, recipe)]
@@ -185,7 +185,7 @@ def _metadata_warnings(declared: ItemMetadata, items: set[str], frame: pandas.Da
     repeated = ids[ids.duplicated()]
     if len(repeated):
         warnings.append(
-            f"{declared.id_column} {repeated.iloc[0]!r} is there more than once in the first {len(frame)} rows, as are "
+            f"{declared.id_column} {repeated.iloc[0]!r} occurs more than once in the first {len(frame)} rows, as do "
             f"{repeated.nunique() - 1} others: the last row of an item counts"
         )
     if items and len(ids) and items.isdisjoint(ids):

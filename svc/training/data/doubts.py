@@ -100,7 +100,7 @@ def _weights(column: pd.Series, name: str) -> Iterator[Doubt]:
         yield Doubt(
             "weights_unusable",
             "schema.weight_column",
-            f"{n_unusable} of {len(values)} rows are dropped, since their {name!r} is no number above 0: "
+            f"{n_unusable} of {len(values)} rows are dropped, since their {name!r} is not a number above 0: "
             "`cleansing.where` leaves out rows that are no choices, `cleansing.hide` also hides their items",
         )
     if looks_like_time(median := pd.Series(values).median()):
@@ -167,8 +167,9 @@ def _hint(column: pd.Series, name: str, *, is_used: bool) -> Doubt | None:
         return Doubt(
             "rating_not_hidden",
             "source",
-            f"`cleansing.where` compares the column {name!r} and forgets the rows that it drops, so what a user rated "
-            f"low comes back to them; `cleansing.hide: {{{name}: {{lt: ...}}}}` with the same bound leaves it out",
+            f"`cleansing.where` compares the column {name!r} and forgets the rows that it drops, so items that a user "
+            f"rated low are recommended to them; `cleansing.hide: {{{name}: {{lt: ...}}}}` with the same bound hides "
+            "them",
         )
     high = values[int(_LOW_SHARE * len(values))]
     return Doubt(

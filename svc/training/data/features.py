@@ -225,8 +225,8 @@ def sample_warnings(side: FeatureSide, name: SideName, frame: pd.DataFrame) -> l
     repeated = ids[ids.duplicated()]
     if len(repeated) and columns:
         lines.append(
-            f"warning: {side.id_column} {repeated.iloc[0]!r} is there more than once in the first {len(frame)} rows, "
-            f"as are {repeated.nunique() - 1} others: the first row of an id counts"
+            f"warning: {side.id_column} {repeated.iloc[0]!r} occurs more than once in the first {len(frame)} rows, "
+            f"as do {repeated.nunique() - 1} others: the first row of an id counts"
         )
     return lines
 

@@ -157,7 +157,7 @@ def bad_times(column: pd.Series, bad: NDArray[np.bool_], name: str, unit: str | 
         text = "no ISO 8601 date or time, such as 2024-05-31T12:00:00Z"
         return f"the time column {name!r} holds {shown} in data row {row}, which is {text}"
     where = f"the time column {name!r} holds {shown} in data row {row}"
-    return f"{where}, which is no time in {unit}{_unit_hint(value)}"
+    return f"{where}, which is not a time in {unit}{_unit_hint(value)}"
 
 
 def future_times(column: pd.Series, future: NDArray[np.bool_], name: str, positions: Rows = None) -> str:

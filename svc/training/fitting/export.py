@@ -49,7 +49,7 @@ def to_scorer(recommender: Any, class_name: str, columns: Columns = AS_TRAINED) 
     try:
         make = _SCORERS[class_name]
     except KeyError:
-        raise TrainingError(f"{class_name} cannot be served; there are {', '.join(_SCORERS)}") from None
+        raise TrainingError(f"{class_name} cannot be served; these can: {', '.join(_SCORERS)}") from None
     return make(recommender, columns)
 
 

@@ -82,8 +82,8 @@ def check_data_change(before: Mapping[str, Any], after: Mapping[str, int], bound
             moved.append(f"{name} from {old:,} to {after[name]:,} ({change:+.0%}; max_change allows {bound:.0%})")
     if moved:
         raise DataChangedTooMuch(
-            f"since the last training the data changed: {', '.join(moved)}. Look at the source; a change that is "
-            "meant: train once with --accept-data-change, or raise cleansing.max_change",
+            f"since the last training the data changed: {', '.join(moved)}. Check the source. If the change is "
+            "intended, train once with --accept-data-change, or raise cleansing.max_change",
             fields={"before": {name: before.get(name) for name in after}, "after": dict(after)},
         )
 

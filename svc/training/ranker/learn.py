@@ -117,7 +117,7 @@ def learn(task: Task, own: ServedRanker | None, tables: EncodedTables) -> Learne
         return None
     if n_users < LEAST_USERS:
         reason = (
-            f"{n_users} validation users, fewer than the {LEAST_USERS} that it takes to tell a gain from chance: raise "
+            f"{n_users} validation users, fewer than the {LEAST_USERS} needed to tell a gain from chance: raise "
             "split.test_user_ratio, or train on more users"
         )
         logs.emit(events.RANKER_SKIPPED, reason=reason)

@@ -144,9 +144,7 @@ def test_markup_and_repeated_ids_cause_warnings() -> None:
     """The warnings name the row and the first repeated id."""
     report = report_of(TITLE, title=["old", "<p class='x'>sea</p>", "fish &amp; chips", "sea"], id=["a", "b", "a", "c"])
     assert "warning: title: 2 of the first 4 texts hold markup, such as row 2" in report
-    assert (
-        "id 'a' is there more than once in the first 4 rows, as are 0 others: the first row of an id counts" in report
-    )
+    assert "id 'a' occurs more than once in the first 4 rows, as do 0 others: the first row of an id counts" in report
 
 
 def test_the_check_raises_the_error_of_a_training() -> None:

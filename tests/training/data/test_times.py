@@ -73,7 +73,7 @@ def test_numbers_as_text_need_their_unit_too() -> None:
 def test_a_wrong_time_unit_is_named_with_the_right_one(value: int, unit: str, meant: str) -> None:
     """The message has a value, and the unit in which it is a time near today. It does not ask for more data."""
     message = refusal(frame(["a", "b"], ["x", "y"], [value] * 2), time_unit=unit)
-    assert str(value) in message and f"no time in {unit} (set schema.time_unit: {meant}?)" in message
+    assert str(value) in message and f"not a time in {unit} (set schema.time_unit: {meant}?)" in message
     assert "Provide more data" not in message
 
 
