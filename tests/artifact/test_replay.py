@@ -384,7 +384,7 @@ def test_a_missing_state_file_is_logged_and_written_again(tmp_path: Path, record
     state.remember("a", "k1", 5)
     (tmp_path / "a.serials.json").unlink()
     assert state.highest("a", "k1") == 5
-    assert "is not there" in records[-1]["error"]
+    assert "is missing" in records[-1]["error"]
     state.remember("a", "k1", 5)
     assert stored_serials(tmp_path) == {"k1": 5}
 

@@ -207,8 +207,8 @@ def test_parts_of_different_sizes_are_refused() -> None:
         ({"hidden": History(np.arange(3), np.zeros(2, np.int32))}, "1 users do not match 2 rows of hidden items"),
         ({"hidden_new": History(np.arange(1), np.zeros(0, np.int32))}, "1 users do not match 0 rows of hidden items"),
         ({"popularity": np.ones(5)}, "3 items do not match the popularity of 5"),
-        ({"user_moments": np.ones((2, 4))}, r"means and deviations of shape \(2, 4\), where 1 users need \(2, 1\)"),
-        ({"user_moments": np.ones((1, 2))}, r"means and deviations of shape \(1, 2\), where 1 users need \(2, 1\)"),
+        ({"user_moments": np.ones((2, 4))}, r"means and deviations of shape \(2, 4\), but 1 users need \(2, 1\)"),
+        ({"user_moments": np.ones((1, 2))}, r"means and deviations of shape \(1, 2\), but 1 users need \(2, 1\)"),
         ({"cold": PopularityScorer(np.ones(4))}, "3 items do not match 4 of the second part"),
     ],
 )

@@ -64,7 +64,7 @@ def test_only_regular_files_are_opened(context: SourceContext, tmp_path: Path) -
         ("pipe", "not a regular file"),
         ("folder", "is a folder"),
         ("none", "does not exist"),
-        ("/dev/zero", "no regular"),
+        ("/dev/zero", "not a regular"),
     ):
         with pytest.raises(DataSourceError, match=words), open_file(CsvOptions(path=name), context):
             raise AssertionError("it was opened")
