@@ -207,7 +207,7 @@ class Settings:
     max_artifact_bytes: int = _var("SVC_MAX_ARTIFACT_BYTES", 2 * GIB, _size, low=MIB, high=16 * GIB)
     """Largest artifact file that is loaded."""
     max_payload_bytes: int = _var("SVC_MAX_PAYLOAD_BYTES", 512 * MIB, _size, low=MIB, high=16 * GIB)
-    """Largest payload of an artifact that is decoded. A smaller SVC_MAX_ARTIFACT_BYTES lowers the default."""
+    """Largest payload that is decoded. By default and in servers, at most SVC_MAX_ARTIFACT_BYTES."""
     max_body_bytes: int = _var("SVC_MAX_BODY_BYTES", 128 * MIB, _size, low=MIB, high=2 * GIB)
     """Largest request body."""
     max_feature_dim: int = _var("SVC_MAX_FEATURE_DIM", 32_768, _integer, low=16, high=100_000)

@@ -381,7 +381,7 @@ class Recommender:
     ) -> pd.DataFrame:
         """Return the strongest contributions to the score of each recommended item.
 
-        Factor models compute the user's vector again from the history, so the score may differ a little from that of
+        iALS and SVD compute the user's vector from the history, without features, so the score may differ from that of
         `recommend`.
 
         Args:
@@ -393,9 +393,9 @@ class Recommender:
 
         Returns:
             A row for each reason, with the columns `rank`, `item_id`, `score`, `reason`, `share` and `in_spite_of`.
-            The reason is an item, a feature such as `genres=Comedy`, or `popular`, and the last one of an item is
-            `rest`. The share is the reason's part of all contributions that raise the score. If the reason lowers the
-            score, its share is negative, and `in_spite_of` is True.
+            The reason is an item, a feature such as `genres=Comedy`, `popular`, or a group of a learned order such as
+            `labels`. The last reason of an item is `rest`. The share is the reason's part of all contributions that
+            raise the score. If the reason lowers the score, its share is negative, and `in_spite_of` is True.
 
         Raises:
             svc.errors.UnknownUser: The user is not in the training data and has no features.

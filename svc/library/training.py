@@ -150,7 +150,7 @@ def train(
 ) -> TrainResult:
     """Train on a DataFrame or by a recipe, as the command `svc train` does.
 
-    Without `output` in the recipe or the arguments, no artifact is written and no key is needed.
+    Without `output`, which a YAML file must have, no artifact is written and no key is needed.
 
     Args:
         data: A DataFrame (pandas, polars, pyarrow, DuckDB, or input of `pyarrow.table`) with one row per interaction.
