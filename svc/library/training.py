@@ -112,7 +112,8 @@ def _recommender(
 ) -> Recommender:
     """Return a recommender with the caller's tables or, where these are None, with those of the recipe.
 
-    `model` is the trained model, or the location of its artifact.
+    `model` is the trained model, or the location of its artifact. Raises UsageError if the caller's table lacks a field
+    of the recipe's rules.
     """
     opened = _open(model, settings) if isinstance(model, str) else model
     if new_items is None:
@@ -124,6 +125,10 @@ def _recommender(
         table = items_of_recipe(recipe, settings, ids, variables)
     else:
         table = item_table(items, ids, id_column_of(opened))
+        try:
+            recipe.recipe.serving.check_fields(table.filters.kinds)
+        except ValueError as error:
+            raise UsageError(f"items: the table lacks what the recipe's rules need: {error}") from None
     return Recommender(opened, table, Policy.of(recipe.recipe), new)
 
 

@@ -68,6 +68,20 @@ def test_overrides_replace_values_of_the_recipe(recipe: Path) -> None:
     assert recipe.read_text() == RECIPE
 
 
+def test_a_table_without_the_fields_of_the_rules_is_refused(recipe: Path) -> None:
+    """The rules are those of the recipe, and the table replaces its `item_metadata`."""
+    table = pd.DataFrame({"item_id": [str(item) for item in range(40)], "year": range(40)})
+    table.rename(columns={"item_id": "id"}).to_csv(recipe.parent / "items.csv", index=False)
+    source = {"source": {"type": "csv", "path": "items.csv"}, "id_column": "id"}
+    metadata = {**source, "filter_fields": [{"name": "year", "kind": "numerical"}]}
+    rules = {"serving": {"filter": {"year": {"gte": 30}}}, "item_metadata": metadata}
+    result = svc.train(recipe, keys=SIGNING_KEYS, items=table, algorithms=["TopPop"], n_trials=1, **rules)
+    assert set(result.recommender.recommend("7", limit=5)["year"]) <= set(range(30, 40))
+    result = svc.train(recipe, keys=SIGNING_KEYS, items=table[["item_id"]], algorithms=["TopPop"], n_trials=1, **rules)
+    with pytest.raises(errors.UsageError, match=r"items: the table lacks .* serving\.filter\.year"):
+        _ = result.recommender
+
+
 def test_a_refused_model_is_written_and_not_promoted(recipe: Path) -> None:
     """The first model, without a pointer, and later ones can be loaded."""
     bold = {"mode": "enforce", "min_relative_change": 9}
