@@ -17,7 +17,7 @@ SVC = Path(svc.__file__).parent
 
 
 def test_the_new_file_replaces_the_old_one(tmp_path: Path) -> None:
-    """No temporary file stays."""
+    """A write leaves no temporary file behind."""
     path = tmp_path / "a.json"
     for content in (b"old", b"new"):
         replace_file(path, content)
@@ -37,7 +37,7 @@ def test_the_mode_is_the_given_one_or_that_of_the_umask(tmp_path: Path, mode: in
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
-    """This holds for any exception of the writer, such as KeyboardInterrupt."""
+    """The old file stays whatever the writer raises, such as KeyboardInterrupt."""
     (tmp_path / "a").write_bytes(b"old")
 
     def write(file: BinaryIO) -> str:
@@ -50,13 +50,13 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
 
 
 def test_the_file_name_may_depend_on_the_written_content(tmp_path: Path) -> None:
-    """It may contain a digest of the content."""
+    """A file name may contain a digest of the content."""
     assert write_file(tmp_path, "a", lambda file: file.write(b"four"), lambda length: f"a-{length}") == 4
     assert (tmp_path / "a-4").read_bytes() == b"four"
 
 
 def test_a_file_is_synced_with_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a crash, the entry in the folder must exist too."""
+    """The entry in the folder must survive a crash too."""
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", synced.append)
     replace_file(tmp_path / "a", b"x")
@@ -64,7 +64,7 @@ def test_a_file_is_synced_with_its_folder(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_only_leftovers_of_the_same_base_are_removed(tmp_path: Path) -> None:
-    """A file that is still being written is locked, and stays."""
+    """A temporary file that is still being written is locked and stays."""
     mine, others = tmp_path / f".a.{'0' * 16}.tmp", tmp_path / f".b.{'0' * 16}.tmp"
     mine.touch()
     others.touch()
@@ -83,7 +83,7 @@ def count_descriptors() -> int:
 
 
 def test_a_file_that_is_removed_before_its_lock_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another writer may take it for a leftover. Its descriptor is closed."""
+    """Another writer may remove the unlocked file as a leftover. The write succeeds, and no descriptor is left."""
     lock, opened = fcntl.flock, count_descriptors()
 
     def lock_late(descriptor: int, operation: int) -> None:
@@ -99,7 +99,7 @@ def test_a_file_that_is_removed_before_its_lock_is_made_anew(tmp_path: Path, mon
 
 
 def test_no_other_module_makes_atomic_writes_or_locks_of_its_own() -> None:
-    """Other modules call this one, or take a lock of `filelock`."""
+    """Other modules use `svc.atomic_write`, or a lock of the package `filelock`."""
     own = {"fsync", "flock", "mkstemp", "NamedTemporaryFile", "rename"}
     modules = {
         path.relative_to(SVC).as_posix()

@@ -43,7 +43,7 @@ def groups(root: Path, inner: str, **files: str) -> Path:
     ],
 )
 def test_the_smallest_quota_counts(tmp_path: Path, own: str, outer: str, cores: int) -> None:
-    """Part of a core counts as none, and there is always one."""
+    """A quota of 2.5 cores counts as 2, and a quota below one core as 1. Unreadable quotas are ignored."""
     named = groups(tmp_path, "a/b", a__cpu_max=outer, a_b__cpu_max=own)
     assert usable_cores(tmp_path, named) == cores
 
@@ -51,7 +51,7 @@ def test_the_smallest_quota_counts(tmp_path: Path, own: str, outer: str, cores: 
 @pytest.mark.usefixtures("eight_cores")
 @pytest.mark.parametrize(("quota", "cores"), [("300000", 3), ("-1", 8), ("0", 1), ("nonsense", 8)])
 def test_the_first_version_of_control_groups_counts_too(tmp_path: Path, quota: str, cores: int) -> None:
-    """Its quota stands in microseconds in a folder of its own. A negative quota is no limit."""
+    """Version 1 has quota and period in separate files. A negative or unreadable quota is no limit."""
     (tmp_path / "cpu").mkdir()
     (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text(quota)
     (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000")
@@ -60,7 +60,7 @@ def test_the_first_version_of_control_groups_counts_too(tmp_path: Path, quota: s
 
 @pytest.mark.usefixtures("eight_cores")
 def test_without_control_groups_affinity_counts(tmp_path: Path) -> None:
-    """As on a machine that does not mount them. If only the own group is unknown, the quota of the root counts."""
+    """The machine may not mount control groups. If only the process's own group is unknown, the root's quota counts."""
     assert usable_cores(tmp_path / "none", tmp_path / "none" / "own") == 8
     (tmp_path / "cpu.max").write_text("300000 100000")
     assert usable_cores(tmp_path, tmp_path / "none") == 3
@@ -70,14 +70,14 @@ def test_without_control_groups_affinity_counts(tmp_path: Path) -> None:
 def test_without_affinity_all_cores_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int | None, cores: int
 ) -> None:
-    """macOS has no affinity. A system may not know its number of cores."""
+    """macOS has no affinity. A system that does not know its number of cores counts as one core."""
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: count)
     assert usable_cores(tmp_path, tmp_path / "own") == cores
 
 
 def test_contexts_of_one_thread_find_the_libraries_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A context restores the number of threads. After an import, which may load a library, the next one looks again."""
+    """A context restores the number of threads. It searches for BLAS libraries again only after an import."""
 
     def threads() -> list[int]:
         return [pool["num_threads"] for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
@@ -115,7 +115,7 @@ print([pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == 
 @pytest.mark.system
 @pytest.mark.parametrize("before", ["assert 'numpy' not in sys.modules", "import numpy"])
 def test_the_limit_holds_before_and_after_numpy_is_imported(before: str) -> None:
-    """The limit is set in a new process, as the server does."""
+    """A limit of one BLAS thread, set in a new process, holds in both orders."""
     program = PROGRAM.format(before=before)
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
     assert run.stdout.strip() == "[1]"
@@ -133,7 +133,7 @@ print(os.environ.get("OPENBLAS_THREAD_TIMEOUT"))
 @pytest.mark.system
 @pytest.mark.parametrize(("given", "expected"), [(None, "20"), ("26", "26")])
 def test_openblas_waits_are_short_unless_the_environment_sets_them(given: str | None, expected: str) -> None:
-    """The variable holds the logarithm of a number of cycles. A variable of the environment stays."""
+    """OPENBLAS_THREAD_TIMEOUT becomes 20, or stays as the environment has it."""
     environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_THREAD_TIMEOUT"}
     environment |= {} if given is None else {"OPENBLAS_THREAD_TIMEOUT": given}
     command = [sys.executable, "-c", WAITS]

@@ -48,7 +48,7 @@ def test_variables_of_the_file_that_the_environment_overrides_are_listed(home: P
 
 @pytest.mark.parametrize("env", ["production", "prod", "STAGING"])
 def test_production_reads_only_a_file_that_is_named(home: Path, env: str) -> None:
-    """Commands that work on no recipe read no other file either."""
+    """Production and staging ignore `keys.env` beside the recipes, and read the file that SVC_ENV_FILE names."""
     assert environment(home / "recipes", {"SVC_ENV": env}) == {"SVC_ENV": env}
     assert environment(None, {}) == {}
     named = {"SVC_ENV": env, "SVC_ENV_FILE": str(home / "keys.env")}
@@ -65,7 +65,7 @@ def test_production_reads_only_a_file_that_is_named(home: Path, env: str) -> Non
     ],
 )
 def test_a_file_that_cannot_be_trusted_is_refused(home: Path, text: str, mode: int, words: str) -> None:
-    """This holds for `keys.env` beside the recipes and for a file that SVC_ENV_FILE names."""
+    """A file that others can open, or with a malformed line, is refused, found or named by SVC_ENV_FILE."""
     write(home / "keys.env", text, mode)
     for environ in ({}, {"SVC_ENV_FILE": str(home / "keys.env")}):
         with pytest.raises(ConfigError, match=words):
@@ -78,7 +78,7 @@ def test_a_file_that_cannot_be_trusted_is_refused(home: Path, text: str, mode: i
 def test_a_file_of_root_may_be_readable_by_the_group_of_the_service(
     home: Path, monkeypatch: pytest.MonkeyPatch, ids: tuple[int, int, int], is_read: bool
 ) -> None:
-    """With mode 640 no member of the group can change the file. Root need not be a member."""
+    """A file of root with mode 640 is accepted if its group is one of the service's, or if root reads it."""
     owner, reader, group = ids
     status = os.stat_result((stat.S_IFREG | 0o640, 0, 0, 1, owner, group, 0, 0, 0, 0))
     monkeypatch.setattr(Path, "stat", lambda *_, **__: status)
@@ -102,7 +102,7 @@ def test_keys_in_the_environment_replace_keys_of_the_file_in_either_form(home: P
 
 
 def test_a_named_file_must_exist(home: Path) -> None:
-    """It must also be a regular file."""
+    """The file that SVC_ENV_FILE names must also be a regular file."""
     with pytest.raises(ConfigError, match=r"SVC_ENV_FILE: .*none\.env does not exist"):
         environment(None, {"SVC_ENV_FILE": str(home / "none.env")})
     with pytest.raises(ConfigError, match="not a regular file"):
@@ -110,7 +110,7 @@ def test_a_named_file_must_exist(home: Path) -> None:
 
 
 def test_a_file_that_cannot_be_examined_is_a_configuration_error(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk may fail, or the folder may not be searchable."""
+    """The error names the file and the reason, such as a folder that may not be searched."""
 
     def failing(_: Path) -> bool:
         raise PermissionError(13, "Permission denied")

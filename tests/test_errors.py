@@ -11,14 +11,14 @@ CLASSES = [c for _, c in inspect.getmembers(errors, inspect.isclass) if issubcla
 
 
 def test_every_class_is_drawn_in_the_tree() -> None:
-    """The docstring of the module shows every family of errors that a command may end with."""
+    """The docstring of `svc.errors` names every class of errors but those of HTTP answers."""
     families = [c for c in CLASSES if not issubclass(c, ApiError)]
     drawn = errors.__doc__ or ""
     assert [c.__name__ for c in families if c.__name__ not in drawn] == []
 
 
 def test_every_class_is_imported_from_one_place() -> None:
-    """Callers need not know in which of its modules a class stands."""
+    """Every class of errors can be imported from `svc.errors`."""
     for room in (errors.commands, errors.http):
         own = [c for _, c in inspect.getmembers(room, inspect.isclass) if c.__module__ == room.__name__]
         assert own

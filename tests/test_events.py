@@ -36,13 +36,13 @@ def test_every_specified_event_exists(name: str) -> None:
 
 
 def test_constants_are_named_as_their_events() -> None:
-    """`events.X` is found by the name that stands in the log, and each is in the table once."""
+    """Every event of the table is a constant of the module `events`, and every such constant is in the table."""
     constants = {value for value in vars(events).values() if isinstance(value, events.Event)}
     assert constants == set(events.EVENTS.values())
 
 
 def test_no_field_has_a_name_that_is_redacted() -> None:
-    """A field that the log hides says nothing."""
+    """The redaction of secret names would hide the value of such a field."""
     from svc import logs
 
     for event in events.EVENTS.values():
@@ -51,14 +51,14 @@ def test_no_field_has_a_name_that_is_redacted() -> None:
 
 
 def test_every_event_is_emitted_somewhere() -> None:
-    """The table holds no event that nothing writes."""
+    """The package uses every event of the table."""
     code = "\n".join(path.read_text(encoding="utf-8") for path in SVC.rglob("*.py"))
     names = {name for name, value in vars(events).items() if isinstance(value, events.Event)}
     assert names - set(re.findall(r"\bevents\.(\w+)", code)) == set()
 
 
 def test_fields_of_calls_are_in_the_table() -> None:
-    """Whoever builds an alert on the page of events finds each field there. Tracebacks are text of their own."""
+    """Every call that emits an event passes only fields that the table lists, and `exc_info`."""
     unknown = [
         (f"{path.name}:{call.lineno}", keyword.arg)
         for path in SVC.rglob("*.py")
@@ -74,7 +74,7 @@ def test_fields_of_calls_are_in_the_table() -> None:
 
 
 def test_event_adds_a_row_with_its_fields() -> None:
-    """Its fields are separated by blanks; the table that others read has it under its name."""
+    """The table has each event under its name, with a tuple of its fields."""
     assert EVENTS is events.EVENTS
     assert EVENTS["train_done"] is events.TRAIN_DONE
     assert isinstance(events.TRAIN_DONE, Event)
@@ -83,6 +83,6 @@ def test_event_adds_a_row_with_its_fields() -> None:
 
 
 def test_a_repeated_event_name_is_refused() -> None:
-    """A second row would take the place of the first one without a word."""
+    """A second event of the same name would silently replace the first."""
     with pytest.raises(ValueError, match="train_done is declared twice"):
         _event("train_done", "info", "")

@@ -41,7 +41,7 @@ def record(lines: list[str]) -> dict[str, object]:
 
 
 def test_a_record_is_one_json_line_with_event_level_and_time(lines: list[str]) -> None:
-    """Log shippers take a line as a record."""
+    """Log shippers read each line as one record."""
     logs.emit(events.DATA_FETCHED, n_rows=np.int64(3))
     assert len(lines) == 1
     assert "\n" not in lines[0]
@@ -65,7 +65,7 @@ def test_a_record_is_one_json_line_with_event_level_and_time(lines: list[str]) -
     ],
 )
 def test_values_of_secret_names_are_hidden_at_any_depth(lines: list[str], name: str) -> None:
-    """A secret in a nested document is as hidden as one at the top."""
+    """A field with a name such as `db_password` is redacted at the top and in nested documents."""
     logs.emit(events.LIBRARY_LOG, **{name: "s3cr3t"}, nested={"list": [{name: "s3cr3t"}]})
     assert "s3cr3t" not in lines[-1]
     assert record(lines)[name] == "[REDACTED]"
@@ -73,7 +73,7 @@ def test_values_of_secret_names_are_hidden_at_any_depth(lines: list[str], name: 
 
 @pytest.mark.parametrize("name", ["kid", "fingerprint", "recipe_hash", "model_version", "signing_keys", "keys"])
 def test_public_names_stay_readable(lines: list[str], name: str) -> None:
-    """What identifies a key or a model is no secret."""
+    """Fields that identify a key or a model are not secret."""
     logs.emit(events.LIBRARY_LOG, **{name: "plain"})
     assert record(lines)[name] == "plain"
 
@@ -96,7 +96,7 @@ def test_public_names_stay_readable(lines: list[str], name: str) -> None:
     ],
 )
 def test_urls_lose_their_secrets_within_any_text(lines: list[str], text: str) -> None:
-    """User-info ends at the last `@`. Parameters may be parted by any of the usual signs."""
+    """User-info ends at the last `@`. Parameters may be separated by `&`, `;`, `?` or `#`."""
     for message in (text, f"cannot reach {text}: refused"):
         logs.emit(events.LIBRARY_LOG, message=message)
         assert "cr3t" not in lines[-1]
@@ -110,14 +110,14 @@ API_KEY = "aB3-_" * 8 + "xY7"
 @pytest.mark.parametrize("key", [SIGNING_KEY, API_KEY])
 @pytest.mark.parametrize("around", ["{}", "/data/{}/x.svc", "kid:{}", "run {}, again", "{}.svc", "k={}&"])
 def test_words_that_look_like_keys_are_redacted_anywhere(lines: list[str], key: str, around: str) -> None:
-    """A key that was pasted as a run's name, a folder or a kid is nobody's to read in the log."""
+    """The key may be part of a run id, a path or a kid, in a value or in a name."""
     text = around.format(key)
     logs.emit(events.LIBRARY_LOG, run_id=text, nested=[{"kid": text}, {text: 1}])
     assert key not in lines[-1]
 
 
 def test_digests_and_longer_or_shorter_words_stay(lines: list[str]) -> None:
-    """They are public, and what people compare: versions of models, hashes of recipes, public keys, names."""
+    """Model versions, recipe hashes, public keys and ordinary names stay readable."""
     digest, name = "ab" * 32, "a-name-of-43-characters-without-any-capital"
     public = {"model_version": f"sha256:{digest}", "recipe_hash": "0123456789ab", "message": f"ed25519:{digest}"}
     logs.emit(events.LIBRARY_LOG, **public, other=[f"{digest}0", digest[1:], f"x{API_KEY}", API_KEY[1:], name])
@@ -127,7 +127,7 @@ def test_digests_and_longer_or_shorter_words_stay(lines: list[str]) -> None:
 
 @pytest.mark.parametrize("at", range(1, 64, 7))
 def test_cutting_a_long_text_leaves_no_part_of_a_key(at: int) -> None:
-    """At the end of the begin, and at the begin of the end."""
+    """The key may lie across either end of the part that is cut out."""
     for end in (logs.MAX_TEXT * 3 // 4, 100_000 - logs.MAX_TEXT // 4):
         text = ("y " * 50_000)[: end - at] + f" {SIGNING_KEY} "
         text += "y " * ((100_000 - len(text)) // 2)
@@ -135,7 +135,7 @@ def test_cutting_a_long_text_leaves_no_part_of_a_key(at: int) -> None:
 
 
 def test_texts_without_secrets_are_not_changed() -> None:
-    """Ordinary addresses and texts are not touched."""
+    """Ordinary texts, addresses and URLs stay as they are."""
     for text in (
         "see https://host/a?x=1&y=2#part",
         "mail me@host",
@@ -148,7 +148,7 @@ def test_texts_without_secrets_are_not_changed() -> None:
 
 @pytest.mark.parametrize("at", range(0, 60, 3))
 def test_cutting_a_long_text_leaves_no_part_of_a_secret(at: int) -> None:
-    """Wherever the cut falls: within user-info, a parameter, a path; at the begin as at the end."""
+    """The cut may fall within user-info or a parameter of a URL, at either end of the removed part."""
     secret = "http://user:s3cr3t-s3cr3t@host/?token=s3cr3t-s3cr3t "
     head, tail = "x" * (logs.MAX_TEXT * 3 // 4 - at), "x" * (logs.MAX_TEXT // 4 - at)
     for text in (f"{head}{secret}{'y' * 100_000}", f"{'y' * 100_000} {secret}{tail}", f"{'y' * 100_000}{secret}{tail}"):
@@ -159,7 +159,7 @@ def test_cutting_a_long_text_leaves_no_part_of_a_secret(at: int) -> None:
 
 
 def test_other_values_are_redacted_by_their_text(lines: list[str]) -> None:
-    """Paths, bytes, errors, sets and mappings of any class: a renderer would make texts of them afterwards."""
+    """Bytes, errors, sets, mappings and any other objects lose the secrets of their text, at any depth."""
 
     class Told:
         def __str__(self) -> str:
@@ -187,7 +187,7 @@ def test_other_values_are_redacted_by_their_text(lines: list[str]) -> None:
 
 
 def test_numbers_stay_numbers(lines: list[str]) -> None:
-    """Also those of numpy."""
+    """Numbers of numpy become JSON numbers, too."""
     logs.emit(events.LIBRARY_LOG, a=np.float32(0.5), b=np.int8(3), c=True, d=None, e=np.bool_(True), f=np.array(7))
     shown = record(lines)
     assert [shown[name] for name in "abcdef"] == [0.5, 3, True, None, True, 7]
@@ -197,7 +197,7 @@ UNSEEN = [chr(point) for point in (*range(0x10000), *range(0x10000, 0x110000, 97
 
 
 def test_invisible_characters_are_escaped_in_json_lines(lines: list[str]) -> None:
-    """Of the basic plane all, single surrogates too, in values and names; a reader gets back what was written."""
+    """This holds for values and names, and for single surrogates. Parsing returns the original text."""
     for start in range(0, len(UNSEEN), 30_000):
         text = "ß" + "".join(UNSEEN[start : start + 30_000]) + "語"
         logs.emit(events.LIBRARY_LOG, message=text, nested={"\u202e": ["\u2028\x9b"]})
@@ -210,7 +210,7 @@ def test_invisible_characters_are_escaped_in_json_lines(lines: list[str]) -> Non
 
 
 def test_a_deeply_nested_document_is_redacted_as_a_whole(lines: list[str]) -> None:
-    """Redaction cannot be outrun by nesting."""
+    """A password twelve levels deep is not shown."""
     deep: object = {"password": "s3cr3t"}
     for _ in range(12):
         deep = {"d": deep}
@@ -219,7 +219,7 @@ def test_a_deeply_nested_document_is_redacted_as_a_whole(lines: list[str]) -> No
 
 
 def test_python_warnings_and_library_records_join_the_log_redacted(lines: list[str]) -> None:
-    """Nothing is written beside the log, and the redaction holds for all of it."""
+    """Warnings and records of other libraries become records of the log, without their secrets."""
     warnings.showwarning(UserWarning("see ftp://me:s3cr3t@host"), UserWarning, "file.py", 1)
     assert record(lines)["event"] == "python_warning"
     logging.getLogger("some.library").warning("at http://me:%s@host", "s3cr3t")
@@ -228,14 +228,14 @@ def test_python_warnings_and_library_records_join_the_log_redacted(lines: list[s
 
 
 def test_records_below_the_level_are_dropped(lines: list[str]) -> None:
-    """SVC_LOG_LEVEL is the lowest level that is written."""
+    """At the level `warning`, an event of level `info` writes no line."""
     logs.configure(Settings(log_format="json", log_level="warning"), write=lines.append)
     logs.emit(events.DATA_FETCHED, n_rows=1)
     assert lines == []
 
 
 def test_bound_fields_are_in_every_later_record(lines: list[str]) -> None:
-    """A request id is bound once and found in each line of the request, until it is unbound."""
+    """A bound field is in each record until it is unbound."""
     with structlog.contextvars.bound_contextvars():
         logs.bind(request_id="r1", trace_id="t1")
         for _ in range(2):
@@ -248,7 +248,7 @@ def test_bound_fields_are_in_every_later_record(lines: list[str]) -> None:
 
 
 def test_the_format_follows_the_terminal_under_auto() -> None:
-    """People get lines to read, pipes get JSON."""
+    """The format is `console` on a terminal and JSON otherwise. A configured format overrides this."""
 
     class Terminal:
         def isatty(self) -> bool:
@@ -261,7 +261,7 @@ def test_the_format_follows_the_terminal_under_auto() -> None:
 
 
 def test_console_lines_are_short(lines: list[str]) -> None:
-    """Seconds are enough for a time and six digits for a number; JSON keeps all of them."""
+    """Console lines show times in seconds and numbers with six digits. JSON keeps all digits."""
     logs.configure(Settings(log_format="console"), write=lines.append)
     logs.emit(events.SEARCH_DONE, best_class="TopPopRecommender", best_score=0.123456789, n_completed=4)
     assert "best_score=0.123457 " in lines[-1]
@@ -272,7 +272,7 @@ def test_console_lines_are_short(lines: list[str]) -> None:
 
 
 def test_terminal_control_characters_are_escaped(lines: list[str]) -> None:
-    """Escape sequences, bells and letters that turn a line around are shown, not obeyed; lines stay lines."""
+    """Console lines show escape sequences, bells and characters that reverse text in escaped form."""
     logs.configure(Settings(log_format="console"), write=lines.append)
     hostile = "\x1b[2J\x07\u202e\x9b"
     logs.emit(events.KID_EXTRACTION_FAILED, name=f"m{hostile}", error=f"one {hostile}\ntwo ß")
@@ -287,7 +287,7 @@ def fail(held: str) -> None:
 
 @pytest.mark.parametrize("log_format", ["console", "json"])
 def test_a_traceback_has_no_secret(lines: list[str], log_format: str) -> None:
-    """It names files and lines; values of variables stay out, and the redaction holds for its message."""
+    """The traceback has file names and no values of variables. Its message is redacted."""
     logs.configure(Settings(log_format=log_format), write=lines.append)
     held = "s3cr3t"
     with pytest.raises(ValueError, match="reach") as caught:
@@ -299,7 +299,7 @@ def test_a_traceback_has_no_secret(lines: list[str], log_format: str) -> None:
 
 
 def test_an_error_in_a_library_record_is_named(lines: list[str]) -> None:
-    """Its class and words, and those of a group's members; no traceback."""
+    """The record has class and message of an error, and of each member of a group."""
     group = ExceptionGroup("several", [ValueError("one"), KeyError("two")])
     logging.getLogger("some.library").error("failed", exc_info=group)
     record = json.loads(lines[-1])

@@ -1,4 +1,4 @@
-"""What was used last is kept, within bounds of count and bytes."""
+"""A cache drops the least recently used entries when it exceeds its bounds of count and bytes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from svc.lru_cache import LruCache
 
 
 def test_the_number_is_bounded() -> None:
-    """The longest unused goes first."""
+    """The least recently used entry is dropped first."""
     cache: LruCache[str, int] = LruCache(2)
     cache.put("a", 1)
     cache.put("b", 2)
@@ -26,7 +26,7 @@ def test_with_no_room_nothing_is_kept() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 120), st.booleans()), max_size=60))
 def test_the_bytes_are_bounded_and_counted_exactly(steps: list[tuple[str, int, bool]]) -> None:
-    """For any sequence of reads and writes, also where a value replaces another one of its key."""
+    """Random reads and writes give the same entries and bytes as a simple model of the cache."""
     cache: LruCache[str, int] = LruCache(4, 100)
     model: dict[str, int] = {}
     for key, size, is_write in steps:

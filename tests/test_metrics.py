@@ -24,18 +24,18 @@ SPECIFIED = {
 
 @pytest.mark.parametrize("name", SPECIFIED)
 def test_every_specified_metric_exists_with_its_labels(name: str) -> None:
-    """Dashboards and alerts are built on these names and labels."""
+    """Dashboards and alerts use these names and labels."""
     assert METRICS[name].labels == SPECIFIED[name]
 
 
 def test_counters_end_in_total_and_nothing_else_does() -> None:
-    """The exposition format asks for it."""
+    """The Prometheus text format requires this suffix of counters."""
     for metric in METRICS.values():
         assert metric.name.endswith("_total") == (metric.kind == "counter"), metric.name
 
 
 def test_disabled_metrics_count_nothing_and_raise_nothing() -> None:
-    """Callers need not know whether metrics are on."""
+    """Callers do not need to know whether metrics are enabled."""
     counting = Metrics.disabled()
     counting.of(metrics.REQUESTS, recipe="a", status="ok").inc()
     counting.of(metrics.LATENCY, recipe="a").observe(0.1)
@@ -44,7 +44,7 @@ def test_disabled_metrics_count_nothing_and_raise_nothing() -> None:
 
 
 def test_counted_values_are_rendered() -> None:
-    """The exposition text holds each series under its full name."""
+    """The text has each series with its labels, and the metrics of the process."""
     counting = Metrics.create()
     counting.of(metrics.REQUESTS, recipe="a", status="ok").inc()
     counting.of(metrics.LATENCY, recipe="a").observe(0.003)
@@ -56,7 +56,7 @@ def test_counted_values_are_rendered() -> None:
 
 
 def test_series_of_a_removed_recipe_vanish() -> None:
-    """A recipe that is gone must not keep an alert alive."""
+    """The series of a recipe that is gone would otherwise keep an alert active."""
     counting = Metrics.create()
     counting.of(metrics.MODEL_LOADED, recipe="a").set(0)
     counting.forget(metrics.MODEL_LOADED, recipe="a")
@@ -65,7 +65,7 @@ def test_series_of_a_removed_recipe_vanish() -> None:
 
 
 def test_two_objects_do_not_share_series() -> None:
-    """Each server of a process, as in tests, counts for itself."""
+    """Each `Metrics` object has its own counts, so several servers can run in one process."""
     first, second = Metrics.create(), Metrics.create()
     first.of(metrics.SWAPS, result="ok").inc()
     assert 'result="ok"' not in second.render().decode()

@@ -1,4 +1,4 @@
-"""What names may look like, where several parts of svc must agree."""
+"""Patterns of names on which several parts of svc must agree."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from svc.names import EXTRAS_OF_SCHEMES, HTTP_SCHEMES, KEY_ID, OBJECT_SCHEMES, R
     ],
 )
 def test_names_are_short_and_plain(pattern: str, good: list[str], bad: list[str]) -> None:
-    """So that they can stand in paths, lists of keys and metric labels as they are."""
+    """Names of recipes, key ids and run ids have at most 64 plain characters."""
     assert [name for name in good if not re.fullmatch(pattern, name)] == []
     assert [name for name in bad if re.fullmatch(pattern, name)] == []
 
 
 def test_a_scheme_is_of_one_kind() -> None:
-    """Each object store has the extra that installs its client."""
+    """No scheme is both HTTP and an object store. Each object store has an extra that installs its client."""
     assert not OBJECT_SCHEMES & HTTP_SCHEMES
     assert EXTRAS_OF_SCHEMES.keys() == OBJECT_SCHEMES
 
 
 @pytest.mark.parametrize(("text", "is_float"), [("7.0", True), ("-12.0", True), ("7", False), ("7.5", False)])
 def test_whole_numbers_written_as_floats_are_detected(text: str, is_float: bool) -> None:
-    """Also what only looks like one: a version, or nothing before the point."""
+    """`7.0` is detected. `7`, `7.5`, `v7.0` and `.0` are not."""
     assert is_float_text(text) == is_float
     assert not is_float_text(f"v{text}")
     assert not is_float_text(".0")

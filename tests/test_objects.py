@@ -41,13 +41,13 @@ def caused(outer: Exception, by: Exception) -> Exception:
     ],
 )
 def test_the_status_of_every_clients_error_is_found(error: Exception, status: int | None) -> None:
-    """Also where the error of the file system hides that of the client."""
+    """An error of the file system may hide the client's error as its cause, or have the status only in its text."""
     assert status_of(error) == status
     assert is_missing(error) == (status == 404)
 
 
 def test_the_message_of_a_store_is_not_shown() -> None:
-    """Its text may hold what was sent; status and code are enough, with the way out."""
+    """A store may repeat what was sent, so svc shows status, error code and advice."""
     refused = explain(BotocoreError(403, "AccessDenied"))
     assert refused == "permission denied, status 403, AccessDenied; check the credentials"
     assert "the credentials have expired" in explain(BotocoreError(400, "ExpiredToken"))
@@ -57,14 +57,14 @@ def test_the_message_of_a_store_is_not_shown() -> None:
 
 
 def test_every_write_changes_the_identity() -> None:
-    """By version or generation where there is one; the same content may be written twice."""
+    """The identity has the generation or the ETag. Without a write it stays the same."""
     assert identity({"ETag": "a", "size": 1}) != identity({"ETag": "b", "size": 1})
     assert identity({"generation": "1", "etag": "a"}) != identity({"generation": "2", "etag": "a"})
     assert identity({"ETag": "a", "size": 1, "LastModified": "now"}) == identity({"ETag": "a", "size": 1})
 
 
 def test_a_client_that_is_not_installed_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the command that installs it."""
+    """The error also has the command that installs the extra."""
 
     def missing(*arguments: object, **options: object) -> None:
         raise ImportError
@@ -75,7 +75,7 @@ def test_a_client_that_is_not_installed_names_its_extra(monkeypatch: pytest.Monk
 
 
 def test_objects_are_written_listed_read_and_removed(objects_in_memory: ObjectsInMemory, tmp_path: Path) -> None:
-    """Addresses have the scheme of the store, and only objects below a folder belong to it."""
+    """Listed addresses have the scheme of the store. The listing of a folder has only objects below it."""
     store, uri = ObjectStore("s3://shop/out", 1.0), "s3://shop/out/a.svc"
     (tmp_path / "a.svc").write_bytes(b"0123456789")
     with (tmp_path / "a.svc").open("rb") as file:
@@ -103,7 +103,7 @@ def test_objects_are_written_listed_read_and_removed(objects_in_memory: ObjectsI
 
 @pytest.mark.usefixtures("objects_in_memory")
 def test_the_timeout_of_a_transfer_grows_with_its_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other calls have the plain timeout."""
+    """Calls that transfer no content have the configured timeout."""
     timeouts: list[float] = []
 
     def timed(*arguments: Any, timeout: float, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Processes end with their parent, and memory that no process can change."""
+"""Processes that end with their parent, and memory that no process can change."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ALL_SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl
 
 @pytest.mark.system
 def test_a_process_ends_when_its_parent_is_killed() -> None:
-    """Its end of the pipe closes, although it would sleep for minutes."""
+    """The child ends long before its sleep of ten minutes is over."""
     with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         assert parent.stdout.readline() == b"on\n"
@@ -35,14 +35,14 @@ def test_a_process_ends_when_its_parent_is_killed() -> None:
 
 @pytest.mark.system
 def test_a_process_whose_parent_has_gone_ends_at_once() -> None:
-    """A process forked just before the end of its parent ends at once."""
+    """The parent may end before the child starts to watch it."""
     code = CHILD.format(parent=os.getpid() + 1)
     ended = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=False)
     assert (ended.returncode, ended.stdout) == (1, b"")
 
 
 def test_a_memory_file_is_sealed_in_every_way_and_read_only() -> None:
-    """A process can change it neither through the descriptor nor through its own mapping."""
+    """It can be changed neither through its descriptor nor through a new mapping."""
     sealed = SealedMemory.of([b"model ", memoryview(b"bytes")])
     assert sealed[:] == b"model bytes"
     assert fcntl.fcntl(sealed.descriptor, fcntl.F_GET_SEALS) == ALL_SEALS
@@ -58,7 +58,7 @@ def test_a_memory_file_is_sealed_in_every_way_and_read_only() -> None:
 
 
 def test_arrays_of_one_file_are_aligned() -> None:
-    """Each is at its extent, also an empty one."""
+    """Each array, even an empty one, starts at a multiple of 64 bytes."""
     arrays = [memoryview(b"abc"), memoryview(b""), memoryview(bytes(range(65)))]
     sealed, extents = SealedMemory.of_arrays(arrays)
     assert extents == [(0, 3), (64, 0), (64, 65)]
@@ -67,7 +67,7 @@ def test_arrays_of_one_file_are_aligned() -> None:
 
 
 def test_a_file_that_is_not_sealed_is_refused() -> None:
-    """A worker maps no writable file, and keeps no descriptor of it."""
+    """A worker maps no file that another process could change, and closes its descriptor."""
     descriptor = os.memfd_create("test", os.MFD_ALLOW_SEALING)
     os.write(descriptor, b"bytes")
     with pytest.raises(OSError, match="not sealed"):
@@ -77,7 +77,7 @@ def test_a_file_that_is_not_sealed_is_refused() -> None:
 
 
 def test_moving_a_buffer_gives_its_pages_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Loading takes the memory of one model and one chunk, not of two models."""
+    """Moving a model into sealed memory never needs memory for two models."""
     monkeypatch.setattr("svc.processes.CHUNK_BYTES", 4 * mmap.PAGESIZE)
     content = os.urandom(10 * mmap.PAGESIZE + 5)
     buffer = private_buffer(len(content))
@@ -88,7 +88,7 @@ def test_moving_a_buffer_gives_its_pages_back(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_descriptor_is_closed_with_the_last_reference() -> None:
-    """A replaced model leaves no file behind."""
+    """A replaced model leaves no open file."""
     sealed = SealedMemory.of([b"x"])
     descriptor = sealed.descriptor
     del sealed
@@ -97,7 +97,7 @@ def test_the_descriptor_is_closed_with_the_last_reference() -> None:
 
 
 def test_a_worker_cannot_shorten_its_page_under_the_parent() -> None:
-    """Reading a mapping without its file would end a process."""
+    """Reading a page of a shortened file would kill the parent."""
     page = SharedPage.of(8192)
     page[:3] = b"abc"
     other = SharedPage.adopt(os.dup(page.descriptor))

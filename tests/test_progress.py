@@ -1,4 +1,4 @@
-"""What work tells as it goes on, and how terminals, notebooks and files show it."""
+"""Progress of long work, and its display in terminals, notebooks and files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def work(progress: Progress) -> None:
 
 
 def test_rows_add_up_until_the_next_phase() -> None:
-    """With their rate, and the time left where the end is known."""
+    """A phase shows its rows, their rate and, if the end is known, the remaining time."""
 
     class Shown:
         def __init__(self) -> None:
@@ -52,7 +52,7 @@ def test_rows_add_up_until_the_next_phase() -> None:
 def test_bars_show_phases_rows_and_trials(
     make: Callable[[], Display], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On a terminal, and in a notebook without widgets, where tqdm draws its bar with letters."""
+    """Terminals and notebooks show a bar. A notebook without widgets gets it as text."""
     terminal = make_terminal(monkeypatch)
     display = make()
     progress = Progress(display)
@@ -67,7 +67,7 @@ def test_bars_show_phases_rows_and_trials(
 
 
 def test_lines_say_how_a_phase_begins_and_ends(capsys: pytest.CaptureFixture[str]) -> None:
-    """And every ten seconds how far it is."""
+    """A phase that lasts longer gets a line at most every ten seconds."""
     now = [100.0]
     progress = Progress(Lines(lambda: now[0]), lambda: now[0])
     progress.phase("reading data")
@@ -91,7 +91,7 @@ def test_lines_say_how_a_phase_begins_and_ends(capsys: pytest.CaptureFixture[str
 
 
 def test_requested_progress_is_shown_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    """As lines; otherwise nothing is written where nobody watches."""
+    """It is shown as lines. Without the request nothing is written."""
     lines = ["reading data · 0 s", "searching · 0 s", "searching · 2/2 trials, best 0.5000 (TopPop) · 0 s"]
     for wanted, written in ((True, lines), (None, []), (False, [])):
         work(progress_here(wanted))
@@ -99,7 +99,7 @@ def test_requested_progress_is_shown_without_a_terminal(capsys: pytest.CaptureFi
 
 
 def test_notebooks_without_tqdm_get_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """They are no terminal, and people watch all the same."""
+    """A notebook is no terminal, but its user sees the output."""
     shell = types.SimpleNamespace(config={"IPKernelApp": {}})
     monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
     monkeypatch.setitem(sys.modules, "tqdm.auto", None)

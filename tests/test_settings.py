@@ -9,7 +9,7 @@ from svc.settings import GIB, MIB, Settings, misspelt_variables, variables
 
 
 def test_an_empty_environment_gives_the_specified_defaults() -> None:
-    """Nothing needs to be set to train or serve but keys."""
+    """Every checked setting has its documented default if no variable is set."""
     settings = Settings.from_env({})
     assert settings.watch_interval_s == 5
     assert settings.drain_s == 30
@@ -34,7 +34,7 @@ def test_an_empty_environment_gives_the_specified_defaults() -> None:
     ],
 )
 def test_numbers_out_of_bounds_are_clamped(name: str, text: str, field: str, value: float) -> None:
-    """A bound is a limit of the machine, not a reason to refuse to start."""
+    """A number beyond a bound becomes the bound, and is no error."""
     assert getattr(Settings.from_env({name: text}), field) == value
 
 
@@ -53,26 +53,26 @@ def test_numbers_out_of_bounds_are_clamped(name: str, text: str, field: str, val
     ],
 )
 def test_a_value_that_cannot_be_parsed_names_its_variable(name: str, text: str) -> None:
-    """A typing mistake is an error at start, not a silent default."""
+    """The server does not start with a default in place of a mistyped value."""
     with pytest.raises(ConfigError, match=name):
         Settings.from_env({name: text})
 
 
 @pytest.mark.parametrize(("text", "workers"), [("1", 1), ("08", 8), ("64", 64), ("auto", None)])
 def test_workers_are_a_number_up_to_the_maximum_or_auto(text: str, workers: int | None) -> None:
-    """`auto` is one worker for each processor."""
+    """`auto` becomes None, which stands for one worker for each core."""
     assert Settings.from_env({"SVC_WORKERS": text}).workers == workers
 
 
 @pytest.mark.parametrize("text", ["0", "65", "0641", "1000", "-1", "1.0", "\u0663", "many", "9" * 5000])
 def test_other_numbers_of_workers_are_refused(text: str) -> None:
-    """The bounds hold for every form of a number."""
+    """Numbers out of bounds and other forms of numbers get an error with the bounds."""
     with pytest.raises(ConfigError, match="from 1 to 64"):
         Settings.from_env({"SVC_WORKERS": text})
 
 
 def test_an_empty_value_counts_as_unset() -> None:
-    """Compose files and charts pass empty strings for what is not set."""
+    """Compose files and Helm charts pass empty strings for unset values."""
     blank = {"SVC_PORT": "", "SVC_API_KEYS": "", "SVC_ALLOWED_HOSTS": " "}
     assert Settings.from_env(blank) == Settings.from_env({})
 
@@ -81,25 +81,25 @@ def test_an_empty_value_counts_as_unset() -> None:
     ("text", "on"), [("1", True), ("Yes", True), ("on", True), ("TRUE", True), ("no", False), ("off", False)]
 )
 def test_a_flag_accepts_true_false_yes_no_on_off(text: str, on: bool) -> None:
-    """In any case of letters."""
+    """Upper and lower case are equal."""
     assert Settings.from_env({"SVC_METRICS_ENABLED": text}).metrics_enabled is on
 
 
 def test_the_payload_cap_follows_a_smaller_artifact_cap_unless_set() -> None:
-    """Lowering one cap needs no second variable; contradictory values are kept for the server to refuse."""
+    """A larger payload cap that is set stays, so that the server can refuse the contradiction."""
     assert Settings.from_env({"SVC_MAX_ARTIFACT_BYTES": "100MiB"}).max_payload_bytes == 100 * MIB
     both = {"SVC_MAX_ARTIFACT_BYTES": "100MiB", "SVC_MAX_PAYLOAD_BYTES": "200MiB"}
     assert Settings.from_env(both).max_payload_bytes == 200 * MIB
 
 
 def test_lists_are_split_at_commas_and_stripped() -> None:
-    """Spaces around a comma are a habit of people."""
+    """Blanks around a comma and a comma at the end are ignored."""
     settings = Settings.from_env({"SVC_ALLOWED_HOSTS": "a.example, b.example,"})
     assert settings.allowed_hosts == ("a.example", "b.example")
 
 
 def test_secrets_stay_out_of_the_representation() -> None:
-    """Settings that end up in a traceback or a debugger show no keys."""
+    """The `repr` of settings shows neither signing keys nor hashes of API keys."""
     shown = repr(Settings.from_env({"SVC_SIGNING_KEYS": "k:" + "ab" * 32, "SVC_API_KEYS": "k:sha256:" + "cd" * 32}))
     assert "abab" not in shown
     assert "cdcd" not in shown
@@ -111,14 +111,14 @@ def test_secrets_stay_out_of_the_representation() -> None:
 def test_development_admits_unsafe_modes_and_production_closes_extras(
     env: str, development: bool, closed: bool
 ) -> None:
-    """Development admits unsafe modes; production and staging close extras."""
+    """Without SVC_ENV, unsafe modes are refused and extras stay open."""
     settings = Settings.from_env({"SVC_ENV": env})
     assert (settings.is_development, settings.is_closed) == (development, closed)
 
 
 @pytest.mark.parametrize("env", ["development", "dev", "test", "staging", "production", "prod"])
 def test_the_environments_name_is_read_without_case(env: str) -> None:
-    """`Production` closes what `production` closes."""
+    """`Production` has the same effect as `production`."""
     plain = Settings.from_env({"SVC_ENV": env})
     assert plain.is_development is not plain.is_closed
     for spelling in (env.upper(), env.capitalize(), env.swapcase(), env[:-1] + env[-1].upper()):
@@ -129,7 +129,7 @@ def test_the_environments_name_is_read_without_case(env: str) -> None:
     "env", ["prd", "live", "production ", " ", "productıon", "develop", "1", "prod,dev", "staging\n"]
 )
 def test_an_unknown_environment_is_refused(env: str) -> None:
-    """A misspelt `production` must not open what it would close."""
+    """A misspelt `production` would otherwise leave extras open."""
     with pytest.raises(
         ConfigError, match=r"SVC_ENV: .* is not one of development, dev, test, staging, production, prod"
     ):
@@ -137,13 +137,13 @@ def test_an_unknown_environment_is_refused(env: str) -> None:
 
 
 def test_every_setting_has_a_variable_of_its_own() -> None:
-    """No two settings read one variable."""
+    """No two settings read the same variable."""
     names = [variable.env for _, _, variable in variables()]
     assert len(set(names)) == len(names)
 
 
 def test_a_misspelt_variable_gets_the_nearest_name() -> None:
-    """Names that a cluster makes, and those of recipes and clients, are no mistakes."""
+    """Variables of Kubernetes, recipes and clients that begin with SVC_ are not reported."""
     others = ("SVC_PORT_8080_TCP", "SVC_SERVICE_HOST", "SVC_RECIPE_DSN", "SVC_CLIENT_KEY", "SVC_PORT", "PATH")
     environ = dict.fromkeys(("SVC_SIGNING_KEY", "SVC_API_KEY", *others), "x")
     assert misspelt_variables(environ) == [("SVC_API_KEY", "SVC_API_KEYS"), ("SVC_SIGNING_KEY", "SVC_SIGNING_KEYS")]
