@@ -1,4 +1,4 @@
-"""What the pages for contributors say: files and names that exist, tests for every module, names that tell."""
+"""CONTRIBUTING.md names existing files and symbols, every module has tests, and no variable has a vague name."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ ROWS = [match.groups() for match in ROW.finditer(CODE.read_text(encoding="utf-8"
 
 
 def test_the_table_has_its_rows() -> None:
-    """The pattern finds the rows: a table that no row matches would prove nothing."""
+    """The pattern finds at least ten rows of the table in CONTRIBUTING.md."""
     assert len(ROWS) >= 10
 
 
 @pytest.mark.parametrize(("what", "file", "name"), ROWS)
 def test_files_of_the_table_contain_the_named_symbols(what: str, file: str, name: str) -> None:
-    """Each row is found in one open: the file exists and contains the name as a whole word."""
+    """Each row names an existing file, which contains the symbol as a whole word."""
     assert re.search(rf"(?<!\w){re.escape(name)}(?!\w)", (ROOT / file).read_text(encoding="utf-8")), what
 
 
 def test_named_files_exist() -> None:
-    """Every file and folder of the project that the page names in backquotes is there."""
+    """Every path of the project that CONTRIBUTING.md names in backquotes exists."""
     text = CODE.read_text(encoding="utf-8")
     named = set(re.findall(r"`((?:svc|tests|docs|benchmarks|recipes|\.ci)/[\w./-]*)`", text))
     assert named
@@ -43,14 +43,14 @@ def test_named_files_exist() -> None:
 
 
 def test_every_part_is_on_the_page() -> None:
-    """The drawing of the parts names every folder and base file of the package."""
+    """CONTRIBUTING.md names every subpackage and base module of the package."""
     drawn = CODE.read_text(encoding="utf-8")
     parts = [path for path in (ROOT / "svc").iterdir() if not path.name.startswith("_") and path.name != "py.typed"]
     assert [path.name for path in parts if path.name not in drawn] == []
 
 
 def test_each_module_has_a_test_module_of_its_name() -> None:
-    """svc/a/b.py is tested in tests/a/test_b.py; what only declares stands in the list above, and in no other way."""
+    """svc/a/b.py has tests/a/test_b.py. Only the modules of `WITHOUT_TESTS` have none."""
     modules = [path for path in sorted((ROOT / "svc").rglob("*.py")) if path.name != "__init__.py"]
     untested = {
         f"svc/{path.relative_to(ROOT / 'svc').as_posix()}"
@@ -72,7 +72,7 @@ def vague_names(tree: ast.AST) -> Iterator[str]:
 
 
 def test_no_variable_has_a_vague_name() -> None:
-    """Say `recommendations`, `interactions` or `trials` instead."""
+    """No variable or parameter of the package has a name of `VAGUE`, such as `found` or `one`."""
     vague = {
         path.relative_to(ROOT).as_posix(): names
         for path in sorted(SVC.rglob("*.py"))
@@ -87,10 +87,10 @@ def test_no_variable_has_a_vague_name() -> None:
     ["found = 1", "for place in a: pass", "[known for known in a]", "def f(one): pass", "(one := 1)", "lambda one: 1"],
 )
 def test_every_kind_of_assignment_is_checked_for_vague_names(text: str) -> None:
-    """Reading a variable does not count again."""
+    """Each example counts once, although some also read the variable."""
     assert len(list(vague_names(ast.parse(text)))) == 1
 
 
 def test_other_names_do_not_count() -> None:
-    """Longer names say more; attributes and keywords may belong to a library."""
+    """Longer names, attributes and keyword arguments are allowed."""
     assert list(vague_names(ast.parse("found_items = a.one = f(place=known)"))) == []

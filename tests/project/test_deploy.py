@@ -1,4 +1,4 @@
-"""The files under docs/deploy are accepted by what reads them: Helm, Kubernetes, Compose, hadolint, systemd."""
+"""Helm, Kubernetes, Compose, hadolint and systemd accept the files under docs/deploy."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def check_hardened(pod: dict[str, Any], container: dict[str, Any]) -> None:
 @pytest.mark.integration
 @pytest.mark.parametrize("path", sorted((DEPLOY / "kubernetes").rglob("*.yaml")), ids=lambda path: path.name)
 def test_kubernetes_manifests_hold_to_the_schemas(path: Path) -> None:
-    """Strictly: a misspelled key is an error."""
+    """A misspelled key is an error. Containers are hardened."""
     for document in documents(path.read_text()):
         check_resource(document)
         for pod, container in containers(document):
@@ -133,7 +133,7 @@ def fake_svc(folder: Path, script: str) -> dict[str, str]:
 )
 @pytest.mark.parametrize(("ended", "seen"), [(0, 0), (9, 0), (4, 4), (6, 6)])
 def test_a_refused_model_does_not_fail_the_job(ended: int, seen: int, file: str, run_id: str, tmp_path: Path) -> None:
-    """Exit code 9 becomes 0, any other stays. The training gets its recipe, its flag and the id of a shared search."""
+    """Exit code 9 becomes 0, and others stay. The job passes recipe, flag and run id to `svc train`."""
     environment = fake_svc(tmp_path, f'echo "$*"; exit {ended}')
     done = subprocess.run(job_command(file), env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (seen, f"train /etc/svc/recipes/books.yaml --fail-on-busy{run_id}\n")
@@ -141,7 +141,7 @@ def test_a_refused_model_does_not_fail_the_job(ended: int, seen: int, file: str,
 
 @pytest.mark.parametrize(("hour", "flags"), [("03", ""), ("04", " --refit"), ("13", " --refit")])
 def test_the_hourly_job_searches_once_a_day(hour: str, flags: str, tmp_path: Path) -> None:
-    """At three o'clock; every other hour refits. It takes the place of the daily job."""
+    """The job searches at three o'clock and refits in all other hours. It has the script of the daily job around this."""
     command = job_command("batch/refit-cronjob.yaml")
     assert [line for line in command[2].splitlines() if "refit" not in line] == [
         line for line in job_command()[2].splitlines() if "svc train" not in line
@@ -154,7 +154,7 @@ def test_the_hourly_job_searches_once_a_day(hour: str, flags: str, tmp_path: Pat
 
 
 def test_the_job_passes_a_signal_on(tmp_path: Path) -> None:
-    """A pod that is moved ends its training properly, with the exit code of that."""
+    """SIGTERM to the job reaches `svc train`, and the job ends with the exit code of the training."""
     marker = tmp_path / "signalled"
     waits = f"trap 'touch {marker}; exit 143' TERM; echo ready; while :; do sleep 0.05; done"
     environment = fake_svc(tmp_path, waits)
@@ -171,7 +171,7 @@ def test_the_job_passes_a_signal_on(tmp_path: Path) -> None:
     ("more", "file"), [({}, "train-cronjob.yaml"), ({"searchHour": 3}, "batch/refit-cronjob.yaml")]
 )
 def test_the_chart_starts_trainings_like_the_manifests(more: dict[str, Any], file: str) -> None:
-    """The same shell around the same program, which refits in all hours but one where the values name that hour."""
+    """The command equals that of the manifest, with a search hour and without."""
     schedule = {"recipe": "books", "schedule": "15 * * * *", **more}
     ((_, container),) = containers(
         rendered({"recipes": BOOKS, "train": {"schedules": [schedule]}})["CronJob", "shop-train-books"]
@@ -187,14 +187,14 @@ def test_the_chart_ends_a_shared_search_like_the_manifest() -> None:
 
 
 def test_systemd_counts_a_refused_model_as_a_success() -> None:
-    """A unit that failed every night would soon be looked at no more."""
+    """Exit code 9 must not fail the unit, because operators would get used to failures."""
     assert "SuccessExitStatus=9" in (DEPLOY / "systemd" / "svc-train@.service").read_text().splitlines()
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize("values", [{}, CHANGED_VALUES], ids=["defaults", "changed"])
 def test_the_chart_renders_to_valid_resources(values: dict[str, Any]) -> None:
-    """Helm itself renders it, with the defaults and with every branch taken."""
+    """Helm renders it with the defaults and with changed values. All containers are hardened."""
     resources = rendered(values)
     kinds = {"ConfigMap", "Deployment", "Service", "PodDisruptionBudget", "NetworkPolicy"}
     assert {kind for kind, _ in resources} == kinds | ({"CronJob", "Job"} if values else set())
@@ -211,7 +211,7 @@ def test_the_chart_renders_to_valid_resources(values: dict[str, Any]) -> None:
 
 @pytest.mark.integration
 def test_values_of_the_chart_add_ingress_account_autoscaling_and_monitor() -> None:
-    """Ingress, account, autoscaling and a monitor that scrapes with a key, as the values say; none by default."""
+    """By default the chart has none of them. The monitor scrapes metrics with a key."""
     resources = rendered(EXPOSED_VALUES)
     for document in resources.values():
         check_resource(document)
@@ -235,7 +235,7 @@ def test_values_of_the_chart_add_ingress_account_autoscaling_and_monitor() -> No
 
 @pytest.mark.integration
 def test_annotations_name_the_metrics_port_without_a_key() -> None:
-    """One that finds its targets by annotation sends none."""
+    """A Prometheus that finds its targets by annotations sends no key."""
     manifests = documents((DEPLOY / "kubernetes" / "serve.yaml").read_text())
     served = [rendered({})["Deployment", "shop"], next(m for m in manifests if m["kind"] == "Deployment")]
     for document in served:
@@ -251,7 +251,7 @@ def test_annotations_name_the_metrics_port_without_a_key() -> None:
 
 @pytest.mark.integration
 def test_only_the_scraper_reaches_the_metrics_without_a_key() -> None:
-    """In the chart as in the manifest; everybody reaches the service, and without the port there is no policy."""
+    """The network policies of chart and manifest admit everyone to the HTTP port only."""
     manifests = documents((DEPLOY / "kubernetes" / "serve.yaml").read_text())
     policies = [rendered({})["NetworkPolicy", "shop"], next(m for m in manifests if m["kind"] == "NetworkPolicy")]
     for policy in policies:
@@ -266,7 +266,7 @@ def test_only_the_scraper_reaches_the_metrics_without_a_key() -> None:
 
 @pytest.mark.integration
 def test_recipes_of_the_chart_are_those_of_the_values_alone() -> None:
-    """Helm merges maps: an example in the defaults would go live beside them."""
+    """Helm merges maps, so an example recipe in the defaults would be served too."""
     assert "data" not in rendered({})["ConfigMap", "shop-recipes"]
     assert rendered({"recipes": BOOKS})["ConfigMap", "shop-recipes"]["data"] == BOOKS
 
@@ -274,7 +274,7 @@ def test_recipes_of_the_chart_are_those_of_the_values_alone() -> None:
 @pytest.mark.integration
 @pytest.mark.parametrize("release", ["shop", "a-release-name-of-as-many-as-53-characters-is-allowed"])
 def test_every_schedule_has_a_job_of_its_own(release: str) -> None:
-    """Whatever the names: of one recipe, of two that differ in letters, of long ones. Jobs and pods add to them."""
+    """Names of jobs are distinct and within Kubernetes' limits, also for long or similar names of recipes."""
     schedules = [{"recipe": "books", "schedule": f"{minute} 3 * * *"} for minute in range(3)]
     schedules += [{"recipe": name, "schedule": "@daily"} for name in ("BOOKS", "a_b", "a-b", "x" * 64)]
     exports = [{**one, "output": "s3://x/a.csv", "shards": 100_000} for one in schedules]
@@ -315,7 +315,7 @@ def test_every_schedule_has_a_job_of_its_own(release: str) -> None:
     ],
 )
 def test_the_chart_refuses_values_that_cannot_work(values: dict[str, Any], text: str) -> None:
-    """The schema and the templates say so before anything reaches a cluster."""
+    """The error of Helm names the value or the missing recipe."""
     helm = pytest.importorskip("helm_python", exc_type=ImportError)
     with pytest.raises(helm.HelmError, match=text):
         rendered(values)
@@ -323,7 +323,7 @@ def test_the_chart_refuses_values_that_cannot_work(values: dict[str, Any], text:
 
 @pytest.mark.integration
 def test_the_chart_mounts_the_policies_of_keys() -> None:
-    """As a file that the server takes, in a folder whose changes it sees; nothing of it without policies."""
+    """The server can read the policies, and sees changes of the mounted folder. By default nothing is mounted."""
     resources = rendered(EXPOSED_VALUES)
     found = parse_policies(
         resources["ConfigMap", "shop-key-policies"]["data"]["policies.yaml"].encode(), "policies.yaml"
@@ -340,7 +340,7 @@ def test_the_chart_mounts_the_policies_of_keys() -> None:
 
 @pytest.mark.integration
 def test_the_chart_sets_the_number_of_workers() -> None:
-    """By the variable of the server; by default it is not set."""
+    """The value becomes SVC_WORKERS. By default the variable is not set."""
     (container,) = rendered(EXPOSED_VALUES)["Deployment", "shop"]["spec"]["template"]["spec"]["containers"]
     assert {"name": "SVC_WORKERS", "value": "4"} in container["env"]
     assert "SVC_WORKERS" not in json.dumps(list(rendered({}).values()))
@@ -348,7 +348,7 @@ def test_the_chart_sets_the_number_of_workers() -> None:
 
 @pytest.mark.integration
 def test_the_chart_is_linted_and_carries_the_version() -> None:
-    """`helm lint`: no error and no warning; the image's tag follows the release."""
+    """`helm lint` finds no error or warning, and `appVersion` is svc's version."""
     helm = pytest.importorskip("helm_python", exc_type=ImportError)
     found = helm.lint(str(CHART))
     assert (found["errors"], [m for m in found["messages"] if m["severity"] > 1]) == ([], [])
@@ -356,7 +356,7 @@ def test_the_chart_is_linted_and_carries_the_version() -> None:
 
 
 def test_grace_periods_are_longer_than_the_drain() -> None:
-    """Nobody kills a server that still answers: the drain and five seconds more, and before it those of preStop."""
+    """The grace period is five seconds longer than the drain, and ten in Kubernetes because of `preStop`."""
     grace = round(Settings().drain_s) + 5
     assert f"TimeoutStopSec={grace}" in (DEPLOY / "systemd" / "svc-serve.service").read_text()
     assert f"stop_grace_period: {grace}s" in (DEPLOY / "docker" / "compose.yaml").read_text()
@@ -378,7 +378,7 @@ def recipes_shipped() -> dict[str, str]:
 
 @pytest.mark.parametrize("where", recipes_shipped())
 def test_recipes_inside_manifests_are_recipes(where: str, tmp_path: Path) -> None:
-    """A ConfigMap with a recipe that svc refuses would be found in the cluster only."""
+    """Every recipe in a manifest, in the chart's values and on their page can be loaded."""
     recipe = tmp_path / where.partition(":")[2]
     recipe.write_text(recipes_shipped()[where])
     assert load_recipe(recipe, {}, settings=Settings()).recipe.name == recipe.stem
@@ -386,7 +386,7 @@ def test_recipes_inside_manifests_are_recipes(where: str, tmp_path: Path) -> Non
 
 @pytest.mark.integration
 def test_the_values_of_the_page_render() -> None:
-    """docs/howto/production.md shows values that Helm takes."""
+    """Helm accepts the values that docs/howto/production.md shows."""
     shown = next(b.text for b in blocks(ROOT / "docs/howto/production.md") if b.file == "books-values.yaml")
     resources = rendered(yaml.safe_load(shown))
     for document in resources.values():
@@ -396,7 +396,7 @@ def test_the_values_of_the_page_render() -> None:
 
 @pytest.mark.integration
 def test_the_compose_file_holds_to_the_specification() -> None:
-    """Read by a parser of the Compose specification, which refuses keys that it lacks."""
+    """A parser of the Compose specification accepts the file and refuses unknown keys."""
     from compose_spec import PyCompose
 
     path = DEPLOY / "docker" / "compose.yaml"
@@ -411,14 +411,14 @@ def test_the_compose_file_holds_to_the_specification() -> None:
 
 @pytest.mark.integration
 def test_the_dockerfile_is_linted() -> None:
-    """hadolint finds nothing, not even a matter of style."""
+    """hadolint reports nothing."""
     hadolint = Path(sys.executable).with_name("hadolint")
     done = subprocess.run([hadolint, DOCKERFILE], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "")
 
 
 def test_the_image_gets_the_locked_files() -> None:
-    """Each requirement is of the version in uv.lock, with hashes that stand there; the docs say how to write them."""
+    """Each line of requirements.txt has a version of uv.lock, and only hashes of that version."""
     lock = tomllib.loads((ROOT / "uv.lock").read_text(encoding="utf-8"))
     locked = {(package["name"], package.get("version")): package for package in lock["package"]}
     text = (DEPLOY / "docker" / "requirements.txt").read_text().replace("\\\n", " ")
@@ -441,9 +441,9 @@ def dockerfile_steps(text: str) -> list[tuple[str, str]]:
 
 @pytest.mark.integration
 def test_the_steps_of_the_dockerfile_work(tmp_path: Path) -> None:
-    """COPY and RUN of the first stage, in a scratch folder; then what the image starts, from what they made.
+    """COPY and RUN of the first stage work in a scratch folder, and the installed program starts.
 
-    Dependencies are those of the tests' environment; SVC_TEST_DOCKERFILE=full installs them as the image does.
+    Dependencies are those of the tests' environment. SVC_TEST_DOCKERFILE=full installs them as the image does.
     """
     steps = dockerfile_steps(DOCKERFILE.read_text())
     names = [step for step, _ in steps]
@@ -478,7 +478,7 @@ def read_only_root_works() -> bool:
 @pytest.mark.integration
 @pytest.mark.skipif(not read_only_root_works(), reason="no mount namespaces here")
 def test_nothing_is_written_outside_the_output(tmp_path: Path) -> None:
-    """A training and a server with a read-only root, as the deployment files mount it."""
+    """A training and a server work with a read-only root, as the deployment files mount it."""
     shell = Shell(tmp_path, fresh=True)
     shell.make_shop()
     script = f"""unshare -m bash -e <<'END'
@@ -504,7 +504,7 @@ def copy_into(target: Path, names: list[str]) -> None:
 
 
 def test_the_build_context_has_what_the_dockerfile_copies() -> None:
-    """The ignore file lets through each path of the first stage, and nothing else."""
+    """The ignore file admits only the paths that the Dockerfile copies."""
     steps = dockerfile_steps(DOCKERFILE.read_text())
     copied = {name for step, rest in steps if step == "COPY" and "--from" not in rest for name in rest.split()[:-1]}
     ignore = DOCKERFILE.with_name("Dockerfile.dockerignore").read_text().split()
@@ -513,7 +513,7 @@ def test_the_build_context_has_what_the_dockerfile_copies() -> None:
 
 
 def test_the_image_is_not_root_and_knows_its_health() -> None:
-    """Its last user is a number that Kubernetes can check, and its health check compiles."""
+    """The image's user is a positive number, which Kubernetes can check. Its health check compiles."""
     steps = dict(dockerfile_steps(DOCKERFILE.read_text()))
     assert int(steps["USER"]) > 0
     command = yaml.safe_load(steps["HEALTHCHECK"].partition("CMD ")[2])
@@ -524,7 +524,7 @@ def test_the_image_is_not_root_and_knows_its_health() -> None:
 @pytest.mark.integration
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
 def test_systemd_accepts_the_units(tmp_path: Path) -> None:
-    """As `systemd-analyze verify` sees them, with a program that exists here."""
+    """`systemd-analyze verify` reports nothing about the units."""
     units = []
     for path in (DEPLOY / "systemd").iterdir():
         unit = tmp_path / path.name.replace("@", "@books")
@@ -539,7 +539,7 @@ def test_systemd_accepts_the_units(tmp_path: Path) -> None:
 @pytest.mark.integration
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
 def test_units_expose_little(tmp_path: Path) -> None:
-    """`systemd-analyze security` gives each service 4 or less of 10."""
+    """`systemd-analyze security` rates the exposure of each service at 4.0 of 10 or less."""
     for path in (DEPLOY / "systemd").glob("*.service"):
         unit = tmp_path / path.name.replace("@", "@books")
         unit.write_text(path.read_text())
@@ -550,14 +550,14 @@ def test_units_expose_little(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("unit", ["svc-train@", "svc-refit@"])
 def test_trainings_share_a_folder_of_locks(unit: str) -> None:
-    """One that they may write and that outlives each of them: home is read-only, and /tmp is private."""
+    """Both training units have the same folder of locks under /run, which remains after each run."""
     lines = (DEPLOY / "systemd" / f"{unit}.service").read_text().splitlines()
     wanted = ["Environment=SVC_LOCK_DIR=/run/svc-lock", "RuntimeDirectory=svc-lock", "RuntimeDirectoryPreserve=yes"]
     assert set(wanted) <= set(lines)
 
 
 def test_the_single_file_removes_unused_unpacked_versions(tmp_path: Path) -> None:
-    """A first start removes the remains of a killed one and old versions, but none that still runs."""
+    """The first start removes old versions and the remains of a killed start, but no version that runs."""
     folder = tmp_path / "unpacked"
     folder.mkdir()
     shutil.copy(shutil.which("sleep") or "", folder / "svc")
@@ -577,7 +577,7 @@ def test_the_single_file_removes_unused_unpacked_versions(tmp_path: Path) -> Non
 
 
 def test_units_use_existing_commands_and_options() -> None:
-    """Each ExecStart is a command line that svc understands."""
+    """Each ExecStart has a command of svc and only options of that command."""
     from typer.main import get_command
 
     from svc.cli.main import app

@@ -1,4 +1,4 @@
-"""The documentation tells what the code does: pages follow the tables, links lead somewhere, blocks run."""
+"""The documentation agrees with the code: reference pages, links, commands and examples."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def load_generator(name: str = "reference_pages") -> ModuleType:
 
 @pytest.mark.parametrize("name", ["environment.md", "events.md", "cli.md", "python.md"])
 def test_reference_pages_match_the_code(name: str) -> None:
-    """Stale? Run: python docs/reference_pages.py"""
+    """`python docs/reference_pages.py` writes stale pages again."""
     assert (DOCS / "reference" / name).read_text(encoding="utf-8") == load_generator().PAGES[name]()
 
 
 @pytest.mark.parametrize("page", [*DOCUMENTED, ROOT / "CHANGELOG.md"], ids=lambda p: p.name)
 def test_links_point_to_existing_files(page: Path) -> None:
-    """No page sends a reader into the void; those of the site stay inside it."""
+    """Links of the site's pages lead to other files of the site."""
     targets = [page.parent / match[1] for match in LINK.finditer(page.read_text(encoding="utf-8"))]
     assert [str(target) for target in targets if not target.exists()] == []
     if DOCS in page.parents:
@@ -101,7 +101,7 @@ def others() -> str:
     ],
 )
 def test_the_recipe_page_has_every_field_with_its_default(heading: str, names: list[str]) -> None:
-    """As the models have them; nothing more."""
+    """Each table has exactly the fields of the recipe's model."""
     fields = {}
     for name in names:
         for field, facts in json_schema()["$defs"][name]["properties"].items():
@@ -122,7 +122,7 @@ def test_the_recipe_page_has_every_field_with_its_default(heading: str, names: l
 
 
 def test_the_api_page_has_every_code_with_its_status() -> None:
-    """One row for each error that a request can meet."""
+    """The page lists exactly the error codes of HTTP answers."""
     page = (DOCS / "reference" / "api.md").read_text()
     shown = {(int(status), code) for status, code in re.findall(r"^\| (\d{3}) \| `([A-Z_]+)`", page, re.MULTILINE)}
     classes = [c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, errors.ApiError)]
@@ -130,7 +130,7 @@ def test_the_api_page_has_every_code_with_its_status() -> None:
 
 
 def test_the_training_page_has_a_remedy_for_every_failure() -> None:
-    """Each code of exit code 4 has a line in the part on failures."""
+    """Each code of a TrainingError has a line under the heading Failures."""
     page = (DOCS / "reference" / "training.md").read_text()
     shown = set(re.findall(r"^- `(\w+)`", page.partition("\n## Failures\n")[2].partition("\n## ")[0], re.MULTILINE))
     classes = [c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, errors.TrainingError)]
@@ -139,13 +139,13 @@ def test_the_training_page_has_a_remedy_for_every_failure() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_code_fits_the_screen(page: Path) -> None:
-    """A block of at most 86 characters needs no scrolling at 1280 pixels. Lines of cron cannot be broken."""
+    """Lines of code have at most 86 characters, which fit 1280 pixels. Lines of cron are exempt."""
     shown = [block for block in blocks(page) if block.language != "cron"]
     assert [line for block in shown for line in block.text.splitlines() if len(line) > 86] == []
 
 
 def test_every_dependency_has_its_reason() -> None:
-    """docs/dependencies.md names every package that svc brings along."""
+    """docs/dependencies.md names every direct dependency and every extra."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     page = (DOCS / "dependencies.md").read_text()
     names = [re.split(r"[\[<>=]", requirement)[0] for requirement in project["dependencies"]]
@@ -160,14 +160,14 @@ def metrics_in(text: str) -> set[str]:
 
 @pytest.mark.parametrize("file", ["prometheus/rules.yml", "grafana/svc.json"])
 def test_alerts_and_dashboard_use_metrics_that_exist(file: str) -> None:
-    """A renamed metric would leave an alert that never fires."""
+    """An alert on a renamed metric would never fire."""
     known = METRICS.keys() | {metric.name for metric in TRAINING_METRICS}
     assert metrics_in((DEPLOY / file).read_text()) - known <= {"svc_a", "svc_b"}
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 def test_alert_rules_hold_their_own_tests() -> None:
-    """promtool accepts the rules, and the alerts fire when they should."""
+    """promtool accepts the rules, and their tests pass."""
     for command in (["check", "rules", "rules.yml"], ["test", "rules", "rules_test.yml", "rules_days_test.yml"]):
         done = subprocess.run(
             ["promtool", *command], cwd=DEPLOY / "prometheus", capture_output=True, text=True, check=False
@@ -176,7 +176,7 @@ def test_alert_rules_hold_their_own_tests() -> None:
 
 
 def test_structured_files_parse() -> None:
-    """YAML and JSON under docs/deploy can be read; the chart's templates are Helm's to read."""
+    """All YAML and JSON files under docs/deploy can be parsed, except the templates of the chart."""
     for path in DEPLOY.rglob("*.y*ml"):
         if path.parent.name == "templates":
             continue
@@ -211,7 +211,7 @@ def trained_shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.integration
 def test_the_training_page_has_every_field_of_a_header(trained_shop: Path) -> None:
-    """As `svc inspect` prints them, but what it says of the file itself."""
+    """The page names each field that `svc inspect` prints, other than facts of the file itself."""
     command = "svc inspect artifacts/books.svc --json"
     shown = json.loads(Shell(trained_shop).run(command).stdout)
     page = (DOCS / "reference" / "training.md").read_text()
@@ -224,7 +224,7 @@ def test_the_training_page_has_every_field_of_a_header(trained_shop: Path) -> No
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", RUNNING, ids=lambda p: p.name)
 def test_the_commands_of_a_page_run(page: Path, tmp_path: Path, trained_shop: Path) -> None:
-    """All of them, in order, in one shell that stops at the first failure; the demo's shop with less to train on."""
+    """All commands run in order in one shell, which stops at the first failure. Training data are cut for speed."""
     script, extra = script_of(page).replace("\ncd shop\n", f"\ncd shop\n{SMALLER}\n"), {}
     script = script.replace("head -n 80000", "head -n 10000")
     if page in SHOP_PAGES:
@@ -239,7 +239,7 @@ def test_the_commands_of_a_page_run(page: Path, tmp_path: Path, trained_shop: Pa
 
 @pytest.mark.parametrize("page", DOCUMENTED, ids=lambda p: p.name)
 def test_every_code_block_has_a_checked_language(page: Path) -> None:
-    """Commands stand in `bash` blocks, which run or say what they need; everything else can be read by its reader."""
+    """Bash, Python, JSON and TOML blocks parse. Text blocks contain no commands."""
     for block in blocks(page):
         assert block.language in LANGUAGES, block
         if block.language == "bash":
@@ -255,7 +255,7 @@ def test_every_code_block_has_a_checked_language(page: Path) -> None:
 
 @pytest.mark.parametrize("page", DOCUMENTED, ids=lambda p: p.name)
 def test_recipes_shown_are_recipes(page: Path, tmp_path: Path) -> None:
-    """A part of one is checked inside a whole one."""
+    """A part of a recipe is loaded within a complete one."""
     for block in blocks(page):
         if block.language != "yaml":
             continue
@@ -273,7 +273,7 @@ MOST_WORDS = 30
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", DOCS / "tutorial.md"], ids=lambda p: p.name)
 def test_first_pages_have_short_sentences(page: Path) -> None:
-    """Whoever reads them reads them once."""
+    """No sentence of README and tutorial has more than 30 words."""
     text = TARGET.sub("]", FENCED.sub("", page.read_text(encoding="utf-8")))
     sentences = [s for part in re.split(r"\n\s*\n|\n- ", text) for s in re.split(r"(?<=[.:;?!])\s+", part)]
     assert [s for s in sentences if len(s.split()) > MOST_WORDS] == []
@@ -287,7 +287,7 @@ def linked(nav: list[Any]) -> Iterator[str]:
 
 
 def test_every_page_has_one_place_in_the_navigation() -> None:
-    """Each page is found, once, under its own title. The site's build checks the links."""
+    """Each page is in the navigation once, under its own title."""
     nav = SITE["nav"]
     assert sorted(linked(nav)) == sorted(str(page.relative_to(DOCS)) for page in PAGES)
     labels = {
@@ -298,7 +298,7 @@ def test_every_page_has_one_place_in_the_navigation() -> None:
 
 
 def test_the_site_has_the_markdown_of_each_page_and_an_index(tmp_path: Path) -> None:
-    """At the path of the page; llms.txt links to all of them, and each link leads to a file."""
+    """Each Markdown file has the path of its page. llms.txt links to all pages."""
     load_generator("markdown_pages").write(tmp_path)
     index = (tmp_path / "llms.txt").read_text(encoding="utf-8")
     targets = re.findall(r"^- \[[^\]]+\]\(([^)]+)\)$", index, re.MULTILINE)
@@ -308,14 +308,14 @@ def test_the_site_has_the_markdown_of_each_page_and_an_index(tmp_path: Path) -> 
 
 
 def test_pictures_of_pages_exist() -> None:
-    """The site's build takes a missing one without a word."""
+    """The build of the site does not report a missing picture."""
     for page in PAGES:
         for target in re.findall(r"!\[[^\]]*\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).is_file(), (page, target)
 
 
 def test_schedules_are_valid_for_cron() -> None:
-    """Five fields, and a command that a shell can read; the commands run with their page."""
+    """Each line has five fields, and a command that `sh` can parse and that contains no `%`."""
     found = [line for page in PAGES for b in blocks(page) if b.language == "cron" for line in cron_lines(b)]
     assert found
     for when, command in found:
@@ -325,7 +325,7 @@ def test_schedules_are_valid_for_cron() -> None:
 
 
 def test_a_folder_that_cron_writes_into_is_made_on_its_page() -> None:
-    """A shell that cannot open its log runs nothing."""
+    """The shell runs no command if it cannot open the log."""
     page = DOCS / "howto" / "schedule.md"
     shown = blocks(page)
     logs = {log for b in shown if b.language == "cron" or b.file for log in re.findall(r">>(\S+)/", b.text)}
@@ -336,7 +336,7 @@ def test_a_folder_that_cron_writes_into_is_made_on_its_page() -> None:
 @pytest.mark.integration
 @pytest.mark.timeout(300)
 def test_the_commands_of_the_readme_give_recommendations(tmp_path: Path) -> None:
-    """Its own-data part, pasted whole; the user that it asks for gets an answer."""
+    """The commands run as one script, and their last line of output has items."""
     (tmp_path / "mine" / "data").mkdir(parents=True)
     (tmp_path / "mine" / "data" / "purchases.csv").write_text(purchases())
     done = Shell(tmp_path).run(script_of(ROOT / "README.md"))
@@ -345,7 +345,7 @@ def test_the_commands_of_the_readme_give_recommendations(tmp_path: Path) -> None
 
 
 def test_the_data_and_the_recipe_of_the_readme_fit_the_files_of_the_demo() -> None:
-    """Whoever replaces one of the two by what is shown has a whole that works."""
+    """A reader can replace the data or the recipe of the demo by that of the README."""
     shown = {block.language: block.text for block in blocks(ROOT / "README.md")}
     demo = yaml.safe_load((FILES / "recipes" / "books.yaml").read_text(encoding="utf-8"))
     assert shown["csv"].splitlines()[0] == purchases().splitlines()[0]
@@ -357,7 +357,7 @@ def test_the_data_and_the_recipe_of_the_readme_fit_the_files_of_the_demo() -> No
 
 @pytest.mark.integration
 def test_the_readme_installs_into_a_fresh_environment(tmp_path: Path) -> None:
-    """Up to the demo, which tests/cli/test_demo.py runs; the command of its tests is what CI runs."""
+    """The command installs svc, except `svc demo` at its end. CI runs the README's command for tests."""
     commands = [block.text.strip() for block in blocks(ROOT / "README.md") if block.language == "bash"]
     (installed,) = [text for text in commands if "pip install ." in text]
     (tested,) = [text for text in commands if "nox" in text]

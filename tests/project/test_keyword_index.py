@@ -1,4 +1,4 @@
-"""`-k` imports only modules that may have such a test, and never loses one."""
+"""`pytest -k` imports only modules that may have a matching test, and loses no test."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def pytest_configure(config):
     ],
 )
 def test_words_are_those_of_which_a_selected_test_has_one(expression: str, words: list[str]) -> None:
-    """An expression with `not` may select a test with none of its words: every module is collected then."""
+    """An expression with `not` or without words has no such words, so all modules are imported."""
     assert words_of(expression) == words
 
 
 @pytest.mark.system
 def test_modules_without_the_word_are_not_imported_until_they_change(tmp_path: Path) -> None:
-    """A module writes a line when it is imported; names in ids, classes and markers are words too."""
+    """Words also match names of classes, parameters and markers."""
     (tmp_path / "pytest.ini").write_text("[pytest]\n")  # else the folder may lie in that of another configuration
     (tmp_path / "conftest.py").write_text(CONFTEST.format(root=str(ROOT)))
     write_module(tmp_path / "test_fruit.py", "def test_apple(): pass")

@@ -162,7 +162,7 @@ def modules_after(code: str) -> set[str]:
 
 @pytest.mark.system
 def test_help_loads_nothing_heavy() -> None:
-    """`svc --help` answers at once."""
+    """`svc --help` must answer fast."""
     loaded = modules_after("from svc.cli.main import run\nassert run(['--help']) == 0")
     heavy = {
         "numpy",

@@ -1,7 +1,7 @@
-"""The mistakes of a first hour: what people write who know other products, and what they are told.
+"""Typical mistakes of users who know other products, and the advice in svc's error messages.
 
-Each row is something that a newcomer wrote, with the part of the message that has the way out. The words of
-whole messages are tested beside the modules that write them.
+Each row has a mistake and the part of the message with the remedy. Complete messages are tested beside the modules that
+write them.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ QUERIES: list[tuple[str, str, str]] = [
 
 @pytest.mark.anyio
 async def test_errors_of_requests_name_the_remedy() -> None:
-    """In words of the API, single and in batches."""
+    """No message contains an internal name of the server."""
     unexplained = []
     async with filtering() as (client, _):
         for path, body, told in REQUESTS:
@@ -197,7 +197,7 @@ async def test_errors_of_requests_name_the_remedy() -> None:
 
 @pytest.mark.anyio
 async def test_ignored_parts_of_a_request_are_named_with_their_reason() -> None:
-    """A pin that is not shown, and why; an empty question is answered by the fallback, as an empty history is."""
+    """Each pin that is not shown has a reason. An empty request gets popular items, like one with an empty history."""
     async with filtering(Policy(popular_fallback=True)) as (client, _):
         everything = (await client.post(RECOMMEND, {**U1, "include_seen": True, "limit": 1000})).json["items"]
         unseen = (await client.post(RECOMMEND, {**U1, "limit": 1000})).json["items"]
@@ -330,7 +330,7 @@ RECIPES: list[tuple[dict[str, Any] | str, str]] = [
 
 @pytest.mark.parametrize(("more", "told"), RECIPES, ids=map(str, range(len(RECIPES))))
 def test_errors_of_recipes_name_the_remedy(more: dict[str, Any] | str, told: str, tmp_path: Path) -> None:
-    """In the words of recipes."""
+    """The message contains the advice, and no internal name of svc."""
     said = refusal(tmp_path, more, check_source=check_spec)
     assert told in said
     assert not any(word in said for word in INTERNAL)
@@ -396,7 +396,7 @@ COMMANDS: list[tuple[list[str], int, str]] = [
 def test_errors_of_commands_name_the_remedy(
     arguments: list[str], exit_code: int, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With the exit code of its kind."""
+    """Each command ends with the expected exit code, and stderr has the advice."""
     Path("r.yaml").write_text(yaml.safe_dump(BASE), encoding="utf-8")
     Path("rows.csv").write_text(INTERACTIONS, encoding="utf-8")
     Path("a.svc").touch()
@@ -539,7 +539,7 @@ TRAININGS: list[tuple[Any, dict[str, Any], str]] = [
 @pytest.mark.usefixtures("elsewhere")
 @pytest.mark.parametrize("number", range(len(TRAININGS)))
 def test_errors_of_trainings_in_python_name_the_remedy(number: int) -> None:
-    """Before anything is trained."""
+    """`svc.train` raises an SvcError whose message has the advice."""
     data, options, told = TRAININGS[number]
     with pytest.raises(SvcError) as caught:
         svc.train(data, **options)
@@ -577,7 +577,7 @@ LOADS: list[tuple[str, dict[str, Any], str]] = [
 
 @pytest.mark.usefixtures("elsewhere")
 def test_errors_of_questions_in_python_name_the_remedy() -> None:
-    """In the words of Python."""
+    """`svc.load` and each method of a recommender raise an SvcError whose message has the advice."""
     write_artifact(Path("a.svc"), MODELS["neighbours"](), head=header(recipe_name="books"))
     model = svc.load("a.svc", keys=SIGNING_KEYS)
     calls = [(partial(getattr(model, method), **asked), told) for method, asked, told in QUESTIONS]

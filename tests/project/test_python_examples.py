@@ -1,4 +1,4 @@
-"""What type checkers see of svc is what it offers, and the examples of the documentation use nothing else."""
+"""Type checkers see exactly the public names of svc, and the documentation's examples use only these."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.project.python_examples import examples
 
 
 def test_examples_use_what_is_public() -> None:
-    """Those of README, of the pages and of the notebook."""
+    """The examples are those of README, pages and notebook."""
     programs = examples()
     assert {"readme", "docs_howto_notebook", "docs_tutorial_notebook"} <= programs.keys()
     for page, program in programs.items():
@@ -19,7 +19,7 @@ def test_examples_use_what_is_public() -> None:
 
 
 def test_the_stub_declares_what_svc_offers() -> None:
-    """Names that are imported with their first use have no types but those of the stub."""
+    """svc imports its names on first use, so their types come from the stub only."""
     stub = ast.parse((ROOT / "svc" / "__init__.pyi").read_text(encoding="utf-8"))
     imported = {alias.asname for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names}
     assert imported == set(svc.__all__)

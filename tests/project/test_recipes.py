@@ -91,7 +91,7 @@ def orders(data: Path) -> None:
     ],
 )
 def test_an_example_trains(name: str, make: Callable[[Path], None], tmp_path: Path) -> None:
-    """The recipe as it stands, with a smaller budget, gives an artifact."""
+    """The recipe of each example, with fewer trials, gives an artifact."""
     (tmp_path / "data").mkdir()
     make(tmp_path / "data")
     dsn = f"sqlite:///{tmp_path}/data/orders.db"
@@ -101,7 +101,7 @@ def test_an_example_trains(name: str, make: Callable[[Path], None], tmp_path: Pa
 
 @pytest.mark.system
 def test_the_example_with_a_gate_lets_only_proven_models_pass(tmp_path: Path) -> None:
-    """The first model is better than popularity; popularity alone is not as good as that one, and is refused."""
+    """The first model passes. A later one of TopPop alone is refused with exit code 9."""
     table = tmp_path / "data" / "purchases.csv"
     purchases(table.parent, n_users=1200)
     rows = pd.read_csv(table)
@@ -142,7 +142,7 @@ def train(
 
 @pytest.mark.integration
 def test_the_bigquery_example_trains(tmp_path: Path) -> None:
-    """Through Google's own clients, against a server that speaks their protocols; its parameter arrives."""
+    """Google's own clients talk to a fake server, which gets the query's parameter."""
     import pyarrow as pa
     import trustme
 
@@ -166,7 +166,7 @@ def test_the_bigquery_example_trains(tmp_path: Path) -> None:
 
 @pytest.mark.integration
 def test_the_https_example_trains(tmp_path: Path) -> None:
-    """A compressed file from a web server whose certificate is checked, taken for its digest."""
+    """The server's certificate and the sha256 of the compressed file are checked."""
     import trustme
 
     from tests.sources.conftest import Page, WebServer
@@ -186,7 +186,7 @@ def test_the_https_example_trains(tmp_path: Path) -> None:
 
 @pytest.mark.integration
 def test_the_s3_example_trains(s3_place: ObjectPlace, tmp_path: Path) -> None:  # noqa: F811
-    """One day's file is read from a bucket and the model written to one."""
+    """Data of one day are read from a bucket, and the model is written to a bucket."""
     rows = pd.DataFrame(choices(), columns=["listener", "song", "played_at"])
     rows["played_at"] = pd.to_datetime(rows["played_at"], unit="s", utc=True)
     rows.to_parquet(tmp_path / "plays.parquet")
@@ -205,7 +205,7 @@ def test_the_s3_example_trains(s3_place: ObjectPlace, tmp_path: Path) -> None:  
 
 @pytest.mark.parametrize("path", sorted(RECIPES.glob("*.yaml")), ids=lambda path: path.stem)
 def test_an_example_is_a_valid_recipe(path: Path, tmp_path: Path) -> None:
-    """Every example loads without a warning, and its name is its file's."""
+    """Every example loads without a warning, and has the name of its file."""
     copy = shutil.copy(path, tmp_path)
     loaded = load_recipe(
         Path(copy), {"SVC_RECIPE_MARKET": "template", "SVC_RECIPE_DAY": "2026-01-31"}, settings=Settings()
@@ -214,6 +214,6 @@ def test_an_example_is_a_valid_recipe(path: Path, tmp_path: Path) -> None:
 
 
 def test_every_example_is_listed() -> None:
-    """recipes/README.md names each file."""
+    """recipes/README.md names every example."""
     listed = (RECIPES / "README.md").read_text()
     assert [path.name for path in RECIPES.glob("*.yaml") if path.name not in listed] == []

@@ -90,7 +90,7 @@ EXPRESSIONS = collected()
 
 
 def test_every_expression_is_known() -> None:
-    """Each call of `re` has its text in the source, is a constant of its module, or is listed above."""
+    """Each regular expression is literal in its call, a constant of its module, or listed in `MADE_AT_RUN_TIME`."""
     for name, tree in modules():
         own = {ast.dump(call) for call in uses(tree)}
         top = {ast.dump(call) for node in tree.body for call in uses(ast.Module([node], [])) if _is_constant(node)}
@@ -107,7 +107,7 @@ def _is_constant(node: ast.stmt) -> bool:
 
 
 def test_no_module_imports_functions_of_re_by_name() -> None:
-    """They would be called unseen."""
+    """The collection of expressions would miss their calls."""
     for name, tree in modules():
         for node in ast.walk(tree):
             assert not (isinstance(node, ast.ImportFrom) and node.module == "re"), name
@@ -225,7 +225,7 @@ def growth(pattern: Pattern, small: Any, large: Any, ways: tuple[str, ...]) -> f
 
 @pytest.mark.parametrize("name", sorted(EXPRESSIONS))
 def test_the_time_of_every_expression_is_linear_in_the_length(name: str) -> None:
-    """For texts made from the expression's own parts, which are those that make it try again and again."""
+    """The texts repeat parts of the expression, which make it backtrack."""
     pattern, ways = EXPRESSIONS[name], methods(name)
     for small, large in zip(hostile(pattern, LENGTHS[0]), hostile(pattern, LENGTHS[1]), strict=True):
         assert growth(pattern, small, large, ways) < MOST_GROWTH, f"{pattern.pattern!r} on {small[:60]!r}"
@@ -240,7 +240,7 @@ def test_the_time_of_every_expression_is_linear_in_the_length(name: str) -> None
     ],
 )
 def test_expressions_of_quadratic_time_are_detected(quadratic: str) -> None:
-    """Expressions that svc once had."""
+    """The check fails for expressions that svc once had."""
     pattern = re.compile(quadratic)
     pairs = zip(hostile(pattern, LENGTHS[0]), hostile(pattern, LENGTHS[1]), strict=True)
     assert any(growth(pattern, small, large, ("search",)) >= MOST_GROWTH for small, large in pairs)

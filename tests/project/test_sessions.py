@@ -1,4 +1,4 @@
-"""Every test runs in a session of nox: what a session selects, it can import."""
+"""Tests that are skipped without an optional package are listed with the reason."""
 
 from __future__ import annotations
 
@@ -34,5 +34,5 @@ def optional_imports() -> Iterator[tuple[str, str]]:
 
 
 def test_no_test_is_skipped_for_a_package_that_its_session_could_install() -> None:
-    """A test behind an import that no session installs would never run, and nobody would see it."""
+    """Only the listed tests are skipped if an optional package is missing."""
     assert set(optional_imports()) == set(OPTIONAL)

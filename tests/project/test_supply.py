@@ -1,4 +1,4 @@
-"""What svc stands on: ranges that end, and a lock file of public, hashed packages that fits them."""
+"""Dependencies have bounded versions, and the lock file has only public, hashed packages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def declared() -> Iterator[tuple[str, Requirement]]:
 
 
 def test_ranges_end_where_the_next_release_may_break() -> None:
-    """A package without an upper end is named in docs/dependencies.md, with the reason."""
+    """Only packages that docs/dependencies.md lists with a reason have no upper bound."""
     endless = {one.name for _, one in declared() if "<" not in str(one.specifier)}
     page = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8")
     reasons = page.partition("## Without an upper end")[2].partition("\n## ")[0]
@@ -35,7 +35,7 @@ def test_ranges_end_where_the_next_release_may_break() -> None:
 
 
 def test_the_lock_fits_the_declared_ranges() -> None:
-    """`uv lock` makes it fit again; the nox session `audit` compares all of it, this test what svc brings along."""
+    """uv.lock repeats the requirements of pyproject.toml. `uv lock` updates it."""
     (svc,) = (package for package in LOCK["package"] if package["name"] == DISTRIBUTION)
     locked = {
         (re.sub(r"extra == '(\w+)'", r"\1", one.get("marker", "")), one["name"], _ranges(one.get("specifier", "")))
@@ -56,7 +56,7 @@ def files() -> Iterable[dict[str, Any]]:
 
 @pytest.mark.parametrize("key", ["url", "hash"])
 def test_every_locked_file_is_public_and_hashed(key: str) -> None:
-    """No file of one machine, no index of one network, and nothing that could be exchanged unnoticed."""
+    """All files come from the public package index and have a sha256."""
     form = {"url": "https://files.pythonhosted.org/", "hash": "sha256:"}[key]
     assert [one for one in files() if not one.get(key, "").startswith(form)] == []
     sources = {tuple(package["source"].items()) for package in LOCK["package"]}
@@ -81,7 +81,7 @@ READ = {".py", ".md", ".toml", ".html", ".js", ".yaml", ".yml", ".sh", ".txt", "
 
 
 def test_no_text_installs_svc_from_the_package_index() -> None:
-    """`svc` on the package index is another project; a command with it would install that."""
+    """`svc` on the package index is another project."""
     assert PROJECT["name"] == DISTRIBUTION
     assert OF_ANOTHER_PROJECT.search("pip install 'svc[s3]'") and OF_ANOTHER_PROJECT.search("pip install -U svc\n")
     assert not OF_ANOTHER_PROJECT.search(install_command("s3"))
@@ -91,7 +91,7 @@ def test_no_text_installs_svc_from_the_package_index() -> None:
 
 
 def test_the_single_file_never_advises_pip(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Packages that pip installs are not seen by it."""
+    """The single-file program cannot import packages that pip installs."""
     monkeypatch.setattr(sys, "frozen", True, raising=False)
     assert "pip" not in install_command("report")
     assert "extra report" in install_command("report")
