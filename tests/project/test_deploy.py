@@ -141,7 +141,7 @@ def test_a_refused_model_does_not_fail_the_job(ended: int, seen: int, file: str,
 
 @pytest.mark.parametrize(("hour", "flags"), [("03", ""), ("04", " --refit"), ("13", " --refit")])
 def test_the_hourly_job_searches_once_a_day(hour: str, flags: str, tmp_path: Path) -> None:
-    """The job searches at three o'clock and refits in all other hours. It has the script of the daily job around this."""
+    """The job searches at three o'clock and refits in all other hours. Its other lines are those of the daily job."""
     command = job_command("batch/refit-cronjob.yaml")
     assert [line for line in command[2].splitlines() if "refit" not in line] == [
         line for line in job_command()[2].splitlines() if "svc train" not in line

@@ -139,7 +139,7 @@ def test_errors_of_http_import_only_the_base_class_of_errors_of_commands() -> No
 
 
 def test_no_serving_file_names_a_training_library() -> None:
-    """svc scores with its own code, so the server starts fast and needs little memory."""
+    """svc ranks with its own code, so the server starts fast and needs little memory."""
     for room in ("serving", "artifact", "model"):
         for path in (SVC / room).rglob("*.py"):
             assert not NOT_WHILE_SERVING & {name.partition(".")[0] for name in imported(path)}, path
@@ -190,5 +190,5 @@ def test_the_library_loads_no_server() -> None:
 
 @pytest.mark.system
 def test_the_server_loads_no_training_library() -> None:
-    """No other library imports one either."""
+    """The server imports no library for training and no pandas, directly or through other libraries."""
     assert modules_after("import svc.serving.run") & (NOT_WHILE_SERVING | {"pandas"}) == set()

@@ -482,7 +482,7 @@ TABLES: list[tuple[str, str, str, str, int, str]] = [
 def test_validate_reports_errors_that_a_server_would_have(
     number: int, elsewhere: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In the first rows, before any training."""
+    """`svc validate` reads the first rows of the sources and trains nothing."""
     interactions, metadata, schema, more, exit_code, told = TABLES[number]
     (elsewhere / "rows.csv").write_text(interactions, encoding="utf-8")
     (elsewhere / "items.csv").write_text(metadata, encoding="utf-8")
