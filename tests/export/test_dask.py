@@ -116,7 +116,7 @@ def test_an_export_survives_a_killed_worker(scheduler: str, tmp_path: Path) -> N
 
 
 def test_workers_verify_with_their_own_keys(scheduler: str, tmp_path: Path) -> None:
-    """A shard's error ends the command with the exit code of this error."""
+    """An artifact of a key that the worker lacks ends the command with 5. A worker without keys ends it with 8."""
     source, out = tmp_path / "a.svc", tmp_path / "all.csv"
     write_artifact(source, factor_model(50, 40, 4))
     arguments = (source, "--output", out, "--engine", scheduler, "--shards", "2")
@@ -131,7 +131,7 @@ def test_workers_verify_with_their_own_keys(scheduler: str, tmp_path: Path) -> N
 
 
 def test_workers_need_no_signing_key(scheduler: str, tmp_path: Path) -> None:
-    """Public keys verify artifacts of format version 2. A file of keys works too."""
+    """A worker can verify with public keys or with a file of keys."""
     source = tmp_path / "a.svc"
     kid, key = parse_signing_keys(SIGNING_KEYS).active
     content = encode(factor_model(50, 40, 4))
@@ -189,7 +189,7 @@ def test_a_cluster_can_be_encrypted(tmp_path: Path) -> None:
 
 
 def test_an_unreachable_scheduler_ends_with_8_and_an_invalid_engine_with_2(tmp_path: Path) -> None:
-    """A closed port ends with 8, an address that is no cluster's with 2."""
+    """A closed port of a scheduler ends with 8. An unknown scheme or an address without a port ends with 2."""
     write_artifact(tmp_path / "a.svc", factor_model(50, 40, 4))
     for engine, code in (("dask://127.0.0.1:9", 8), ("spark://h:1", 2), ("dask://h", 2), ("tls://127.0.0.1:9", 8)):
         arguments = (tmp_path / "a.svc", "--output", tmp_path / "x.csv", "--engine", engine)

@@ -86,7 +86,7 @@ def version_of(artifact: str) -> str:
 def test_each_shard_is_a_task(
     cluster: Cluster, artifact: Artifact, recommend: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The parts are one export.
+    """The parts of all tasks are merged, and have the rows of an export without a cluster.
 
     A worker opens the artifact once, scores on its own cores, and limits BLAS to one thread.
     """
@@ -151,7 +151,7 @@ def test_the_threads_of_a_worker_share_its_cores(
 def test_a_failed_shard_ends_the_export(
     cluster: Cluster, artifact: Artifact, recommend: Export, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An error of svc keeps its exit code. Others are reported with their shard. Nothing is merged."""
+    """An error of svc keeps its exit code. Any other error ends with 5 and names the shard. Nothing is merged."""
     out, source = tmp_path / "all.csv", artifact("popularity")
     arguments = (source, "--output", out, "--engine", "tls://h:1", "--shards", "2")
     cluster.broken = lambda _index: write_artifact(Path(source), MODELS["factors"]()) and None
@@ -167,7 +167,7 @@ def test_a_failed_shard_ends_the_export(
 def test_workers_read_a_replaced_artifact_again(
     cluster: Cluster, artifact: Artifact, recommend: Export, tmp_path: Path
 ) -> None:
-    """A worker lives longer than one export, and the next model may have the same address."""
+    """A worker outlives an export, and a later model may have the same path."""
     source, out = artifact("popularity"), tmp_path / "all.csv"
     for model in (MODELS["popularity"], MODELS["factors"]):
         write_artifact(Path(source), model())
@@ -197,7 +197,7 @@ def test_an_unreachable_cluster_is_an_error(
     code: int,
     words: str,
 ) -> None:
-    """The message names the address and the remedy."""
+    """The message has the invalid engine, the unreachable address or the variables of the certificates."""
     cluster.refusal = refusal
     assert recommend(artifact("popularity"), "--output", tmp_path / "x.csv", "--engine", engine) == code
     assert words in capsys.readouterr().err
@@ -210,7 +210,7 @@ def test_without_dask_the_extra_is_named(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The message has the command that installs it."""
+    """Without the package `distributed`, the command ends with 8."""
     monkeypatch.setitem(sys.modules, "distributed", None)
     assert recommend(artifact("popularity"), "--output", tmp_path / "x.csv", "--engine", "dask://h:1") == 8
     assert "needs the extra dask" in capsys.readouterr().err

@@ -70,7 +70,7 @@ def test_a_filter_fills_every_page_from_the_remaining_items(recommend: Export, s
 
 
 def test_the_rules_of_the_recipe_apply_to_exports(recommend: Export, shop: Path) -> None:
-    """`serving.filter` and the list of available items are joined with --filter."""
+    """`serving.filter`, the list of available items and --filter apply together. A missing list ends with 3."""
     whole = everything(recommend, shop)
     (shop.parent / "there.csv").write_text("item_id\n" + "".join(f"i{n}\n" for n in range(0, N_ITEMS, 2)))
     availability = "{source: {type: csv, path: there.csv}, id_column: item_id, mode: %s}"
@@ -84,7 +84,7 @@ def test_the_rules_of_the_recipe_apply_to_exports(recommend: Export, shop: Path)
 
 
 def test_related_items_are_filtered_and_seeds_are_not(recommend: Export, shop: Path) -> None:
-    """Related items are of the filtered group. Their seeds may be of any group."""
+    """Related items satisfy the filter. Every item is a seed."""
     out = shop.parent / "related.csv"
     arguments = ("--related", "--limit", "4", "--filter", '{"group": {"any": ["a"]}}')
     assert recommend(shop, "--output", out, *arguments) == 0

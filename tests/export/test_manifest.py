@@ -1,4 +1,4 @@
-"""The manifest of an export."""
+"""The manifests of an export and of its parts, and the merge of parts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PART = Manifest(
 
 
 def test_a_manifest_is_read_back(tmp_path: Path) -> None:
-    """The manifest names the shard of a part. It has one field per line, because users read it too."""
+    """The manifest of a part names its shard. A manifest has one field per line, because users read it too."""
     path = tmp_path / f"all.csv{SUFFIX}"
     path.write_bytes(encode(PART))
     assert read(str(path), source_context(Settings())) == PART
@@ -42,7 +42,7 @@ def test_a_manifest_is_read_back(tmp_path: Path) -> None:
 
 
 def test_an_invalid_manifest_is_refused_with_advice(tmp_path: Path) -> None:
-    """The file is missing, is not JSON, or is the manifest of a merged export."""
+    """A missing file, other text than JSON and the manifest of a merged export are refused."""
     path = tmp_path / f"all.csv{SUFFIX}"
     merged = MergedManifest(rows=0, model_version="sha256:1", skipped=0, empty=0, asked={})
     for content in (None, b"rows: 7", encode(merged)):
@@ -87,7 +87,7 @@ def test_shards_of_a_list_count_their_own_unknown_ids(artifact: Artifact, recomm
 def test_merge_refuses_missing_damaged_stale_or_foreign_parts(
     artifact: Artifact, recommend: Export, tmp_path: Path, capsys: Any
 ) -> None:
-    """Each such part ends the merge with 5, and nothing is written."""
+    """Each of these parts ends the merge with 5, and no merged manifest is written."""
     out, source = tmp_path / "all.csv", artifact("popularity")
     write = lambda index, *more, model=source: recommend(  # noqa: E731
         model, "--output", out, "--shard", f"{index}/3", "--limit", "5", *more
@@ -124,7 +124,7 @@ def test_merge_refuses_missing_damaged_stale_or_foreign_parts(
 
 
 def test_the_last_shard_of_a_job_merges(artifact: Artifact, recommend: Export, tmp_path: Path, capsys: Any) -> None:
-    """Every shard tries to merge and ends with 0. Parts of an older model do not belong to the export."""
+    """Earlier shards log that parts are missing, and end with 0. A damaged part ends the merge with 5."""
     out = tmp_path / "all.csv"
     for model in ("popularity", "factors"):
         source, events = artifact(model), []
@@ -143,7 +143,7 @@ def test_the_last_shard_of_a_job_merges(artifact: Artifact, recommend: Export, t
 def test_parts_of_several_numbers_of_shards_need_a_choice(
     artifact: Artifact, recommend: Export, tmp_path: Path
 ) -> None:
-    """If parts of an older run are in the folder, --shards must name the number."""
+    """If the folder has parts of runs with 1 and 2 shards, --shards must name the number."""
     out = tmp_path / "all.csv"
     for shard in ("0/2", "1/2", "0/1"):
         assert recommend(artifact("popularity"), "--output", out, "--shard", shard) == 0
@@ -163,7 +163,7 @@ def test_parts_are_listed_in_object_stores_but_not_over_http(
     monkeypatch: pytest.MonkeyPatch,
     capsys: Any,
 ) -> None:
-    """A web server cannot list files, and an unreadable folder is an error."""
+    """A merge over HTTP ends with 2, because a web server lists no files. An unreadable folder ends with 5."""
     out = "s3://shop/out/all.csv"
     assert recommend("--merge", "--output", out) == 5
     for index in range(2):

@@ -16,7 +16,7 @@ from tests.export.conftest import Artifact, Export, manifest_of, rows_of
 
 @given(st.text(min_size=1).filter(lambda text: text.isprintable()), st.integers(1, 50))
 def test_each_id_is_in_exactly_one_shard(text: str, count: int) -> None:
-    """The digest of the id alone decides its shard."""
+    """The shard of an id depends only on a digest of the id."""
     assert sum(Shard(index, count).holds(digest(text.encode())) for index in range(count)) == 1
 
 

@@ -30,7 +30,7 @@ from tests.serving.artifacts import SIGNING_KEYS, write_artifact
 def test_artifacts_are_verified(
     artifact: Artifact, recommend: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A missing or damaged artifact and another key end with 5, no keys with 8. Nothing is written."""
+    """A missing or damaged artifact or another key ends with 5. No keys end with 8. Nothing is written."""
     source, out = Path(artifact("popularity")), tmp_path / "out/x.csv"
     assert recommend(tmp_path / "none.svc", "--output", out) == 5
     whole = source.read_bytes()
@@ -45,7 +45,7 @@ def test_artifacts_are_verified(
 
 
 def test_an_export_of_a_recipe_uses_its_artifact(recommend: Export, tmp_path: Path) -> None:
-    """The export follows the pointer, and needs no variables of training."""
+    """The export follows the recipe's pointer, and needs no variables of the training."""
     write_artifact(tmp_path / "models/shop.svc", MODELS["popularity"](), versioning="append_sha")
     (tmp_path / "shop.yaml").write_text(
         "name: shop\nsource: {type: csv, path: '${SVC_RECIPE_UNSET}'}\n"
@@ -58,7 +58,7 @@ def test_an_export_of_a_recipe_uses_its_artifact(recommend: Export, tmp_path: Pa
 
 @pytest.mark.parametrize("extension", ["csv", "jsonl", "parquet"])
 def test_to_users_writes_the_users_that_the_model_ranks(recommend: Export, tmp_path: Path, extension: str) -> None:
-    """Items are in the order of their file. Unknown ones are skipped and counted."""
+    """Items of --to-users are in the order of their file. Unknown ones are skipped and counted."""
     model = MODELS["neighbours"]()
     write_artifact(tmp_path / "a.svc", model)
     (tmp_path / "items.txt").write_text("i7\nnothing\ni,5\n")
@@ -87,7 +87,7 @@ def test_to_users_writes_the_users_that_the_model_ranks(recommend: Export, tmp_p
 def test_to_users_needs_a_recipe_and_a_model_that_rank_users(
     recommend: Export, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without them the command ends with 2, and nothing is written."""
+    """Without them --to-users ends with 2, and nothing is written."""
     write_artifact(tmp_path / "models/shop.svc", MODELS["factors"](), versioning="append_sha")
     write_artifact(tmp_path / "popular.svc", MODELS["popularity"]())
     text = (
@@ -108,7 +108,7 @@ def test_to_users_needs_a_recipe_and_a_model_that_rank_users(
 
 @pytest.mark.system
 def test_readers_see_only_whole_files_of_killed_exports(tmp_path: Path) -> None:
-    """After SIGKILL or SIGTERM the files are a whole export, and the next run removes temporary files."""
+    """After SIGKILL or SIGTERM each file is whole. The next run removes temporary files."""
     source, folder = tmp_path / "big.svc", tmp_path / "out"
     write_artifact(source, MODELS["neighbours"]())
     command = ["recommend", str(source), "--output", str(folder / "all.csv")]
@@ -184,7 +184,7 @@ def test_exported_items_equal_the_api_byte_for_byte(
 def test_an_export_is_the_same_with_any_number_of_threads(
     artifact: Artifact, recommend: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """File and manifest are the same, so a shard that runs twice changes nothing."""
+    """File and manifest have the same bytes, so a repeated shard changes nothing."""
     seen = set()
     for threads in ("1", "2", "7"):
         monkeypatch.setenv("SVC_SCORING_THREADS", threads)
@@ -195,7 +195,7 @@ def test_an_export_is_the_same_with_any_number_of_threads(
 
 
 def test_scoring_is_two_chunks_per_thread_ahead_and_ends_with_its_reader() -> None:
-    """A slow writer needs memory for these chunks only. Closing the iterator ends the threads."""
+    """Memory is bounded if the writer is slow. Closing the iterator ends the threads."""
     model, threads = MODELS["popularity"](), 2
     taken: list[int] = []
     model.ready()
@@ -212,7 +212,7 @@ def test_scoring_is_two_chunks_per_thread_ahead_and_ends_with_its_reader() -> No
 def test_progress_and_end_are_logged(
     artifact: Artifact, recommend: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    """The events have rows, rate and remaining time, and the last one the written rows."""
+    """Events of progress have rows, rate and remaining time. The last event has the written rows."""
     monkeypatch.setattr("svc.export.run.EVERY_S", 0.0)
     assert recommend(artifact("factors"), "--output", tmp_path / "out.csv", "--limit", "10") == 0
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
@@ -225,7 +225,7 @@ def test_progress_and_end_are_logged(
 
 
 def test_progress_is_logged_every_s(capsys: Any) -> None:
-    """The first line comes after EVERY_S, once a step is done. Unknown values are null."""
+    """The first event comes after `EVERY_S` seconds, once a step is done. Unknown values are null."""
     now = [5.0]
     logs.configure(Settings())
     display = LogDisplay(lambda: now[0])
