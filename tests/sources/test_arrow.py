@@ -28,7 +28,7 @@ IDS = (
 
 @given(values=st.lists(st.text(max_size=6), max_size=8))
 def test_texts_equal_arrays_of_pyarrow(values: list[str]) -> None:
-    """The array equals that of pyarrow's own constructor."""
+    """`texts` makes the same array as pyarrow's own constructor."""
     assert arrow.texts(values).equals(pa.array(values, pa.string()))
 
 
@@ -43,7 +43,7 @@ def test_codes_reverse_integers(values: list[int]) -> None:
 
 
 def test_codes_are_writable_copies() -> None:
-    """Codes read from an Arrow array can be written to."""
+    """Codes that are read from an Arrow array can be changed."""
     values = np.array([1.5, 2.5])
     assert arrow.numbers(values).to_pylist() == [1.5, 2.5]
     codes = arrow.codes(arrow.integers(np.array([3], dtype=np.int32)))
@@ -53,7 +53,7 @@ def test_codes_are_writable_copies() -> None:
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()])
 def test_a_repeated_value_of_a_dictionary_counts_each_time(kind: pa.DataType) -> None:
-    """Also within lists. Missing values take only the bytes of their codes."""
+    """It counts within lists, too. Missing values count only the bytes of their codes."""
     column = pa.DictionaryArray.from_arrays(pa.array([0, 0, None, 0], pa.int32()), pa.array(["x" * 100], kind))
     codes = column.indices.nbytes
     assert arrow.expanded_bytes(column) == codes + 300
@@ -63,7 +63,7 @@ def test_a_repeated_value_of_a_dictionary_counts_each_time(kind: pa.DataType) ->
 
 
 def test_constants_repeat_one_value_and_empty_tables_keep_their_schema() -> None:
-    """A constant column has its text in memory once."""
+    """The repeated value may be null."""
     assert arrow.constant("x", 3).to_pylist() == ["x", "x", "x"]
     assert arrow.constant(None, 2).to_pylist() == [None, None]
     schema = pa.schema([("a", pa.int64())])
@@ -83,13 +83,13 @@ def test_ids_of_any_type_become_text(values: list[Any]) -> None:
 
 
 def test_float_ids_stay_floats() -> None:
-    """The table refuses them later with the column's name, because `7.0` is not the id `7`."""
+    """Such ids are refused later with the column's name, because `7.0` is not the id `7`."""
     for other in (8, "eight", decimal.Decimal(8)):
         assert pa.types.is_floating(column([7.0, None, other], text=True).type)
 
 
 def test_decimals_become_numbers_and_uuids_become_text() -> None:
-    """Training cannot use their own types."""
+    """Training cannot use values of these types. Times become text, too."""
     assert column([decimal.Decimal("1.5"), None], text=False).to_pylist() == [1.5, None]
     one = uuid.UUID(int=1)
     assert column([one], text=False).to_pylist() == [str(one)]
@@ -103,7 +103,7 @@ def test_a_column_of_mixed_types_is_refused() -> None:
 
 
 def test_a_result_without_rows_keeps_its_columns() -> None:
-    """An empty result thus differs from a missing column. Columns follow their positions in the row."""
+    """Without rows, all columns exist. With rows, each column has the values of its position."""
     assert RowTyper(["a", "b"], frozenset()).empty().column_names == ["a", "b"]
     batch = RowTyper(["b", "a"], frozenset()).batch([(1, 2, 3)], [2, 0])
     assert batch.to_pydict() == {"b": [3], "a": [1]}

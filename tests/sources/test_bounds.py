@@ -71,7 +71,7 @@ def fetched(
 def test_bounds_are_ten_times_the_need_of_the_items(
     n_items: int, n_columns: int, max_rows: int, max_bytes: int
 ) -> None:
-    """A table may have as many rows and bytes as its bounds, and not one more."""
+    """Few items have a minimum of rows and bytes. A table may reach its bounds but not exceed them."""
     bounds = TableBounds.for_serving(n_items, n_columns)
     assert bounds == TableBounds(max_rows, max_bytes)
     bounds.check(max_rows, max_bytes, "list.csv")
@@ -90,7 +90,7 @@ KINDS = [csv_rows, parquet_rows, sql_rows]
 def test_too_many_rows_are_refused_for_every_kind_of_source(
     tmp_path: Path, rows: Callable[[Path, int, str], SourceSpec]
 ) -> None:
-    """Rows count even if they repeat one item, and as many as the bound are read. A training has no such bound."""
+    """Rows count even if they repeat one item. A table of exactly the bound is read. Trainings have no such bound."""
     with pytest.raises(SourceTooLarge, match=f"more than {MANY} rows"):
         fetched(tmp_path, rows(tmp_path, MANY + 1, "i1"))
     assert len(fetched(tmp_path, rows(tmp_path, MANY + 1, "i1"), bounds=None)) == MANY + 1
@@ -101,7 +101,7 @@ def test_too_many_rows_are_refused_for_every_kind_of_source(
 def test_a_server_reads_a_query_in_small_batches(
     tmp_path: Path, bounds: TableBounds | None, batches: list[int]
 ) -> None:
-    """The bytes are checked after each batch, and its rows may have large texts."""
+    """The size is checked after each batch, and rows may have large texts."""
     seen: list[int] = []
     fetched(tmp_path, sql_rows(tmp_path, 2500, "i1"), bounds, seen.append)
     assert [n_rows for n_rows in seen if n_rows] == batches
@@ -119,7 +119,7 @@ def test_too_many_bytes_are_refused_for_every_kind_of_source(
 def test_repeated_binary_values_are_refused_before_they_are_decoded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Arrow reads binary columns as dictionaries, like texts. A builder gets the decoded rows of a batch."""
+    """No row of the file reaches the table."""
     values = pa.array([b"x" * 2000] * 4_000, pa.binary())
     pq.write_table(pa.table({"cover": values}), tmp_path / "list.parquet")
     rows_added: list[int] = []
@@ -133,7 +133,7 @@ def test_repeated_binary_values_are_refused_before_they_are_decoded(
 
 @pytest.mark.parametrize("rows", KINDS)
 def test_a_too_long_id_is_refused_by_servers_only(tmp_path: Path, rows: Callable[[Path, int, str], SourceSpec]) -> None:
-    """A server refuses an id of more than 256 characters before its conversion. A training reads it."""
+    """A server refuses an id of more than 256 characters. A training reads it."""
     spec = rows(tmp_path, 3, "x" * 5000)
     with pytest.raises(DataSourceError, match="the id column item_id holds an id of more than 256 characters"):
         fetched(tmp_path, spec)
@@ -190,7 +190,7 @@ def one_text_repeated(folder: Path) -> tuple[str, str]:
 def test_a_small_file_that_expands_is_refused_within_150_mib(
     tmp_path: Path, make: Callable[[Path], tuple[str, str]]
 ) -> None:
-    """The footer of the file may state any size."""
+    """A Parquet file of a few MB may hold one huge text, one huge list or one text many times."""
     kind, name = make(tmp_path)
     assert (tmp_path / name).stat().st_size < 6_000_000
     command = [sys.executable, "-c", PEAK, str(tmp_path), kind, name]
@@ -215,7 +215,7 @@ except DataSourceError as error:
 
 @pytest.mark.system
 def test_a_process_that_refuses_a_malformed_csv_exits_normally(tmp_path: Path) -> None:
-    """Arrow reads ahead. A thread that still read at exit aborted the process or blocked it for ever."""
+    """Arrow's threads read ahead, and could abort or block the exit."""
     (tmp_path / "bad.csv").write_text("item_id,b\n" + "a,c\n" * 1000 + "a,b,c\n" + "c,d\n" * 20_000_000)
     for _ in range(4):
         command = [sys.executable, "-c", REFUSED, str(tmp_path)]

@@ -95,7 +95,7 @@ def test_csv_dialects_are_read(make: Any, tmp_path: Path, data: bytes | str, opt
 
 
 def test_files_without_a_header_are_read(make: Any, tmp_path: Path) -> None:
-    """`header: null` names the columns 0, 1, and so on. If it is missing, the error suggests it."""
+    """`header: null` names the columns 0, 1, and so on. Without this option, the error suggests it."""
     path = write(tmp_path, "1,a\n2,b\n")
     frame = make("csv", path=path, header=None, columns=("0", "1"), text=("0", "1")).fetch()
     assert frame["1"].to_list() == ["a", "b"]
@@ -140,14 +140,14 @@ def test_broken_files_are_refused_with_place_and_reason(make: Any, tmp_path: Pat
 def test_wrong_delimiters_and_encodings_in_headers_get_hints(
     make: Any, tmp_path: Path, data: bytes | str, words: str
 ) -> None:
-    """A spreadsheet hides these mistakes, so the message shows the column names and the option to set."""
+    """The message shows the column names that were read and the option to set."""
     with pytest.raises(DataSourceError) as caught:
         make("csv", path=write(tmp_path, data), columns=IDS).fetch()
     assert words in caught.value.message
 
 
 def test_a_file_without_rows_is_an_empty_table(make: Any, tmp_path: Path) -> None:
-    """The table has its columns. Training decides later whether this is an error."""
+    """The table has its columns, and reading it is no error."""
     frame = make("csv", path=write(tmp_path, "user_id,item_id\n"), columns=IDS).fetch()
     assert list(frame.columns) == list(IDS)
     assert len(frame) == 0
@@ -195,14 +195,14 @@ def test_a_header_with_one_column_suggests_the_delimiter() -> None:
 
 
 def test_a_byte_order_mark_suggests_the_encoding() -> None:
-    """Without a mark, latin-1 is suggested."""
+    """Without a mark, the hint suggests latin-1."""
     assert "utf-16" in encoding_hint("user".encode("utf-16"))
     assert "utf-8" in encoding_hint(b"\xef\xbb\xbfuser")
     assert "latin-1" in encoding_hint("größe".encode("latin-1"))
 
 
 def test_an_excel_file_is_named_as_one(make: Any, tmp_path: Path) -> None:
-    """Before its bytes are read as text."""
+    """The file is recognized by its first bytes, and the error says to save the sheet as CSV."""
     path = tmp_path / "a.xlsx"
     path.write_bytes(b"PK\x03\x04")
     with pytest.raises(DataSourceError, match="is an Excel file, which svc does not read: save the sheet as CSV"):
@@ -238,7 +238,7 @@ def test_integers_keep_every_digit(values: list[int]) -> None:
 
 
 def test_dtype_names_map_to_arrow_types() -> None:
-    """Both names of a type mean the same."""
+    """`str` and `string` mean the same type, and so do `int` and `int64`."""
     assert dtype_of("str") == dtype_of("string") == pa.string()
     assert dtype_of("int") == dtype_of("int64") == pa.int64()
 

@@ -29,7 +29,7 @@ def context(tmp_path: Path) -> SourceContext:
 
 
 def test_a_relative_path_starts_at_the_recipes_folder(context: SourceContext, tmp_path: Path) -> None:
-    """The file is opened with its size. A wrong sha256 is refused."""
+    """The opened file has its size. A wrong sha256 is refused."""
     (tmp_path / "a.csv").write_bytes(b"u,i\n")
     digest = hashlib.sha256(b"u,i\n").hexdigest()
     with open_file(CsvOptions(path="a.csv", sha256=digest.upper()), context) as found:
@@ -77,7 +77,7 @@ def test_bytes_in_memory_are_opened_as_a_file(context: SourceContext) -> None:
 
 
 def test_a_stream_above_its_cap_is_refused(context: SourceContext, records: list[dict[str, Any]]) -> None:
-    """An event is logged. Without a cap everything is read."""
+    """The refusal is logged. Without a cap, everything is read."""
     for cap, reads in ((None, True), (10, True), (9, False)):
         found = DataFile(io.BytesIO(), "a.csv.gz", 4, cap)
         reader = io.BufferedReader(CappedReader(io.BytesIO(b"0123456789"), found, context), buffer_size=4)
@@ -135,7 +135,7 @@ def test_redirects_are_followed_and_logged(make: Any, web: Any, records: list[An
 
 
 def test_redirects_are_bounded_and_keep_their_scheme(make: Any, web: Any) -> None:
-    """More than five redirects, or one to another scheme, are an error."""
+    """More than five redirects are an error, and so is one to another scheme."""
     put(web, "/loop", status=302, headers={"Location": "/loop"})
     with pytest.raises(DataSourceError, match="more than 5"):
         make("csv", path=f"{web.url}/loop", sha256=sha256(DATA)).fetch()
@@ -151,7 +151,7 @@ def test_redirects_are_bounded_and_keep_their_scheme(make: Any, web: Any) -> Non
 def test_bodies_above_the_cap_are_stopped(
     make: Any, web: Any, records: list[Any], purpose: str, event: str, *, chunked: bool
 ) -> None:
-    """Bodies are stopped with and without Content-Length. The event has the path and the cap."""
+    """This holds with and without Content-Length. The event has the path and the cap."""
     put(web, "/a.csv", body=b"x" * 2_000_000, chunked=chunked)
     with pytest.raises(SourceTooLarge, match="SVC_MAX_DOWNLOAD_BYTES"):
         make("csv", path=f"{web.url}/a.csv", sha256=sha256(DATA), settings=CAPPED, purpose=purpose).fetch()
@@ -236,7 +236,7 @@ def test_each_file_of_a_folder_is_recorded(make: Any, tmp_path: Path) -> None:
 
 
 def test_without_a_recorder_nothing_is_hashed(make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file is then read once."""
+    """A file without a sha256 in the recipe is not read a second time."""
     (tmp_path / "a.csv").write_bytes(CSV)
     source = make("csv", path=str(tmp_path / "a.csv"))
     assert heard(source)

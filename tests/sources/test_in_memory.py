@@ -23,7 +23,7 @@ def source(digest: str, *columns: str) -> DataSource:
 
 
 def test_a_table_in_memory_is_read_like_a_file() -> None:
-    """Ids are categories, and integers with gaps stay integers. The chunks of the table do not change its digest."""
+    """Ids are categories, and integers with gaps stay integers. Division into chunks does not change the digest."""
     with offer_table(TABLE, ["user", "item"]) as digest:
         frame = source(digest).fetch()
         assert frame["user"].cat.categories.tolist() == ["7", "007"]

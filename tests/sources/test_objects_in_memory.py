@@ -32,7 +32,7 @@ def parquet(**columns: Any) -> bytes:
 
 
 def test_an_object_is_read_in_pieces(make: Any, objects_in_memory: ObjectsInMemory) -> None:
-    """With a sha256 it is copied first, so that the verified bytes are the ones that are read."""
+    """An object with a sha256 in the recipe is copied first, so that exactly the verified bytes are read."""
     objects_in_memory.pipe_file("s3://shop/a.csv", LINES)
     for digest in (None, DIGEST):
         frame = make("csv", path="s3://shop/a.csv", sha256=digest).fetch()
@@ -98,7 +98,7 @@ def test_failures_name_the_object_and_the_reason(make: Any, objects_in_memory: O
 def test_folders_and_patterns_are_read_in_sorted_order(
     make: Any, objects_in_memory: ObjectsInMemory, monkeypatch: pytest.MonkeyPatch, small: bool
 ) -> None:
-    """Objects are prefetched or read in pieces. A name with a wildcard may be that of one object."""
+    """Small objects are prefetched and others read in pieces. A name with a wildcard may be that of one object."""
     if not small:
         monkeypatch.setattr(parts, "SMALL_OBJECT_BYTES", 0)
     for day in (3, 1, 2):

@@ -28,7 +28,7 @@ def test_integer_ids_become_their_digits(make: Any, tmp_path: Path) -> None:
 
 
 def test_text_ids_are_in_order_of_first_appearance(make: Any, tmp_path: Path) -> None:
-    """The order of a file's dictionaries, and texts in them that no row uses, do not matter."""
+    """Neither the order of a file's dictionary nor its unused texts have an effect."""
     indices = pa.array([3, None, 1, 3, 0, 1, 2, 3], pa.int32())
     items = pa.DictionaryArray.from_arrays(indices, ["a", "b", "c", "d", "never"])
     users = [f"u{k}" for k in (5, 5, 1, 1, 9, 0, 5, 9)]

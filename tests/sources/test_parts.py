@@ -48,7 +48,7 @@ def test_files_are_read_in_sorted_order(make: Any, tmp_path: Path, path: str) ->
 
 
 def test_an_absolute_path_may_be_a_folder(make: Any, tmp_path: Path) -> None:
-    """A pattern and a file:// URI work too."""
+    """An absolute pattern and a file:// URI work too."""
     days(tmp_path / "lake", 3)
     for path in (f"{tmp_path}/lake", f"{tmp_path}/lake/*/*.parquet", f"file://{tmp_path}/lake"):
         assert make("parquet", path=path).fetch()["n"].to_list() == [0, 1, 2]
@@ -110,7 +110,7 @@ def test_only_wanted_columns_of_many_files_are_read(make: Any, tmp_path: Path, m
 
 
 def test_no_matching_file_ends_with_3_and_a_sha256_for_many_with_2(make: Any, tmp_path: Path) -> None:
-    """An empty folder and a pattern without matches have exit code 3."""
+    """An empty folder and a pattern without matches end with 3. A sha256 for a folder or a pattern ends with 2."""
     (tmp_path / "lake").mkdir()
     for path in ("lake", "lake/*.parquet", "nowhere/*.parquet"):
         with pytest.raises(DataSourceError, match=r"holds no file to read|does not exist") as caught:

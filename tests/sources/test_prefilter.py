@@ -87,7 +87,7 @@ def values(frame: pd.DataFrame) -> list[list[Any]]:
 def test_rows_are_the_same_filtered_by_batch_and_as_a_whole(
     make: Any, tmp_path: Path, filters: tuple[dict[str, Any], dict[str, Any] | None], seed: int, sizes: list[int]
 ) -> None:
-    """Rows, order, values, positions, hidden rows and counts agree, for several files of several row groups."""
+    """A filter during the reading keeps the same rows, order, positions and counts as one on the whole table."""
     folder = tmp_path / "rows"
     folder.mkdir(exist_ok=True)
     for path in folder.iterdir():
@@ -105,7 +105,7 @@ def test_rows_are_the_same_filtered_by_batch_and_as_a_whole(
 
 
 def test_row_groups_and_partitions_without_matches_are_not_read(make: Any, tmp_path: Path) -> None:
-    """The statistics of a group and the folder of a file decide."""
+    """Statistics exclude a row group, and a folder's name excludes its files."""
     for country in ("DK", "SE"):
         folder = tmp_path / "rows" / f"country={country}"
         folder.mkdir(parents=True)
@@ -132,7 +132,7 @@ def test_row_groups_and_partitions_without_matches_are_not_read(make: Any, tmp_p
 def test_no_row_group_of_a_file_with_incomparable_values_is_skipped(
     make: Any, tmp_path: Path, column: pa.Array, condition: dict[str, Any]
 ) -> None:
-    """Such a value is refused, even if another condition would drop its row."""
+    """A value that a condition cannot compare is refused, even if another condition would drop its row."""
     rows = pa.table({"user_id": ["u", "v"], "item_id": ["i", "j"], "c": column, "d": [1, 2]})
     pq.write_table(rows, tmp_path / "rows.parquet")
     where = {"all": [{"d": {"eq": 9}}, {"c": condition}]}
@@ -141,7 +141,7 @@ def test_no_row_group_of_a_file_with_incomparable_values_is_skipped(
 
 
 def test_a_refused_value_is_named_by_its_row_in_the_source(make: Any, tmp_path: Path) -> None:
-    """Rows of earlier files and row groups count."""
+    """The row number counts rows of earlier files and row groups."""
     (tmp_path / "rows").mkdir()
     for number, last in enumerate(("4", "bad")):
         rows = pa.table({"user_id": ["u"] * 10, "item_id": ["i"] * 10, "c": [*["4"] * 9, last]})
@@ -164,5 +164,5 @@ def test_a_refused_value_is_named_by_its_row_in_the_source(make: Any, tmp_path: 
     ],
 )
 def test_unknown_conditions_may_hold(where: dict[str, Any], holds: bool) -> None:
-    """No comparison holds here. `exists` is unknown, and so is a `not` of anything."""
+    """In this test all comparisons are known to fail. `exists` and `not` may hold."""
     assert may_hold(parse_row_filter(where).tree, lambda _name, operator, _operand: operator == "exists") == holds

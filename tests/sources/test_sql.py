@@ -99,14 +99,14 @@ READING = [
 
 @pytest.mark.parametrize("query", READING)
 def test_reading_queries_of_any_form_run(make: Any, dsn: str, query: str) -> None:
-    """Columns with the same name, comments, a semicolon, parentheses and common table expressions are allowed."""
+    """Columns with equal names, comments, a semicolon, parentheses and common table expressions are allowed."""
     source = sql(make, dsn, query.replace("::", r"\:\:"))
     assert probed_and_sampled(source, 1)[0]
     assert len(source.fetch()) == 3
 
 
 def test_the_order_of_a_query_is_kept(make: Any, dsn: str) -> None:
-    """`keep_last` depends on it if there are no times."""
+    """Without times, `keep_last` depends on the order."""
     frame = sql(make, dsn, "SELECT item_id FROM svc_ratings ORDER BY item_id DESC").fetch()
     assert frame["item_id"].to_list() == ["b", "a", ""]
 
@@ -273,7 +273,7 @@ def test_an_escaped_at_and_one_in_the_user_name_are_accepted(make: Any, scheme: 
 
 
 def test_a_probe_names_the_columns(make: Any, dsn: str) -> None:
-    """The probe also reports the read-only session. A missing column is an error."""
+    """The probe also reports whether the session is read-only. A missing column is an error."""
     checks, _ = probed_and_sampled(sql(make, dsn, "SELECT * FROM svc_ratings", columns=("user_id", "ts")), 1)
     assert any("read-only" in line for line in checks)
     assert any("user_id, ts" in line for line in checks)
@@ -282,7 +282,7 @@ def test_a_probe_names_the_columns(make: Any, dsn: str) -> None:
 
 
 def test_rows_above_the_cap_are_refused(make: Any, dsn: str) -> None:
-    """The cap is inclusive."""
+    """Exactly as many rows as the cap are read."""
     query = "SELECT * FROM svc_ratings"
     assert len(sql(make, dsn, query, settings=Settings(max_sql_rows=3)).fetch()) == 3
     with pytest.raises(SourceTooLarge, match="SVC_MAX_SQL_ROWS"):
@@ -291,7 +291,7 @@ def test_rows_above_the_cap_are_refused(make: Any, dsn: str) -> None:
 
 @pytest.mark.integration
 def test_an_interrupt_does_not_wait_for_the_remaining_rows(make: Any) -> None:
-    """PyMySQL would read all of them before it closes."""
+    """The driver PyMySQL reads all rows before it closes."""
 
     def leave(_: int) -> None:
         raise KeyboardInterrupt

@@ -22,7 +22,7 @@ from svc.sources.sql_dialects import dialect_of
     ],
 )
 def test_the_driver_is_svcs_own(url: str, name: str, driver: str, shown: str) -> None:
-    """Any other driver in the URL is replaced. Messages show neither user nor password."""
+    """A driver in the URL is replaced by the one that svc uses. Messages show neither user nor password."""
     dialect = dialect_of(make_url(url), "SVC_RECIPE_DSN")
     assert (dialect.name, dialect.url.drivername, dialect.shown) == (name, driver, shown)
     assert dialect.connect_arguments(7)["connect_timeout"] == 7

@@ -1,4 +1,4 @@
-"""Collection of batches in one table."""
+"""Batches of rows become one table."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def builder(columns: tuple[str, ...] | None = None) -> TableBuilder:
 
 @given(st.lists(st.lists(st.sampled_from(["a", "b", "é", None])), min_size=1, max_size=6), st.booleans())
 def test_ids_are_codes_in_order_of_first_appearance(batches: list[list[str | None]], encoded: bool) -> None:
-    """Rows may be text or dictionaries, in one batch or many."""
+    """The ids may be text or Arrow dictionaries, in one batch or many."""
     made = builder()
     for rows in batches:
         column = pa.array(rows, pa.string())
@@ -35,7 +35,7 @@ def test_ids_are_codes_in_order_of_first_appearance(batches: list[list[str | Non
 
 
 def test_buffered_rows_are_encoded_at_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The result is the same."""
+    """Encoding after each row gives the same ids."""
     monkeypatch.setattr(table, "_WAITING_BYTES", 1)
     made = builder()
     for row in ("x", "y", "x"):
@@ -44,7 +44,7 @@ def test_buffered_rows_are_encoded_at_a_limit(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_integers_with_gaps_stay_integers() -> None:
-    """1999 does not become 1999.0. Compatible types are unified, others are refused."""
+    """1999 does not become 1999.0. A column of integers and text is refused."""
     made = builder()
     made.add(pa.record_batch({"id": pa.array(["a"]), "year": pa.array([1999], pa.int32())}))
     made.add(pa.record_batch({"id": pa.array(["b"]), "year": pa.array([None], pa.int64())}))
@@ -73,7 +73,7 @@ def test_floats_bytes_and_lists_are_no_ids(values: pa.Array, words: str) -> None
 
 
 def test_a_missing_column_is_named_with_the_available_ones() -> None:
-    """Blanks in names are shown, and long lists are cut."""
+    """The error quotes a name that begins with a blank, and cuts a long list of names."""
     with pytest.raises(DataSourceError, match=r"rows has no column id; did you mean ' id'\? it has ' id', item"):
         require_columns(["id", "item"], [" id", "item"], "rows")
     with pytest.raises(DataSourceError, match=r"no columns a, b; it has .*, \.\.\.$"):
