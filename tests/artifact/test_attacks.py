@@ -186,7 +186,7 @@ def expected_at(place: int, parts: Parts) -> tuple[type[ArtifactError], ...]:
 def test_a_changed_byte_outside_the_payload_is_refused(
     refused: Callable[[bytes], ArtifactError], size: str, change: int
 ) -> None:
-    """One bit or all bits of every such byte are changed. Each change gives a message of the specification.
+    """Each such byte gets one bit or all bits changed. The error has one of the documented messages.
 
     Of large artifacts, every seventh byte is changed.
     """
@@ -454,7 +454,7 @@ def test_signed_models_with_inconsistent_parts_are_refused(recipe: LoadedRecipe,
 
 
 def test_a_failing_store_is_a_read_error(recipe: LoadedRecipe, tmp_path: Path) -> None:
-    """Without bytes, the error is ArtifactReadError."""
+    """If the store returns no bytes, the error is ArtifactReadError."""
 
     class Broken(Bytes):
         def read(self, name: str, max_bytes: int) -> memoryview:

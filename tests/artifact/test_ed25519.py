@@ -42,7 +42,7 @@ def test_malformed_signatures_and_keys_are_not_valid(public: bytes, signature: b
 @pytest.mark.parametrize("y", [0, 1, P - 1, P, P + 1, *sorted(ed25519._SMALL)])
 @pytest.mark.parametrize("sign", [0, 0x80])
 def test_points_of_small_order_are_weak_in_every_encoding(y: int | bytes, sign: int) -> None:
-    """Under such a key anyone can sign."""
+    """Anyone can sign under such a public key."""
     point = bytearray(y if isinstance(y, bytes) else y.to_bytes(32, "little"))
     point[-1] |= sign
     assert ed25519.is_weak(bytes(point))
@@ -50,7 +50,7 @@ def test_points_of_small_order_are_weak_in_every_encoding(y: int | bytes, sign: 
 
 
 def test_a_weak_key_accepts_a_signature_made_without_a_secret() -> None:
-    """Weak keys are refused for this reason."""
+    """The library accepts the signature, so svc must refuse weak keys."""
     forged = b"\x01" + bytes(63)
     weak = b"\x01" + bytes(31)
     assert ed25519.is_signed(weak, forged, ed25519.ARTIFACT, DIGEST)

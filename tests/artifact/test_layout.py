@@ -182,7 +182,7 @@ def test_the_kid_of_a_broken_file_is_read(data: bytes, kid: str) -> None:
 
 @pytest.mark.parametrize("data", [b"", b"SVCMODEL\0\1", b"SVCMODEL\0\1\0\0rest", b"SVCMODEL\0\1\0\5abc"])
 def test_a_file_too_short_for_a_kid_is_refused(data: bytes) -> None:
-    """Without the bytes of a kid, reading it raises HeaderInvalid."""
+    """Reading the kid of such a file raises HeaderInvalid."""
     with pytest.raises(HeaderInvalid, match="no kid"):
         layout.kid_of(memoryview(data))
 

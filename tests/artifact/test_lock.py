@@ -118,7 +118,7 @@ def test_remote_outputs_are_locked_on_this_host(tmp_path: Path) -> None:
 def test_locks_of_remote_outputs_are_in_the_users_cache_by_default(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The user can always write there."""
+    """The user can always write to this folder."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert lock_path("gs://b/m.svc", Settings()).parent == tmp_path / "svc" / "locks"
 
@@ -161,7 +161,7 @@ def test_a_symlink_in_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
 
 
 def test_a_file_system_without_locks_is_a_configuration_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message has the reason, which has no system error."""
+    """The message includes the reason that the library for locks gives."""
     monkeypatch.setattr("svc.artifact.lock.FileLock.acquire", Mock(side_effect=NotImplementedError("no flock here")))
     with (
         pytest.raises(ConfigError, match="lock cannot be taken: no flock here; "),

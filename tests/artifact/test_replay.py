@@ -75,7 +75,7 @@ def test_an_older_artifact_is_refused_also_after_a_restart(tmp_path: Path, state
 
 
 def test_without_a_state_directory_older_artifacts_are_loaded(tmp_path: Path) -> None:
-    """Serials have no effect, and no state is written."""
+    """The server ignores serials and writes no state."""
     old, new = put(tmp_path, 5), put(tmp_path, 6)
     for content in (new, old):
         (tmp_path / "a.svc").write_bytes(content)
@@ -96,7 +96,7 @@ def test_an_artifact_without_serial_is_refused_after_one_with_a_serial(tmp_path:
 
 
 def test_a_leaked_key_cannot_raise_the_serials_of_another_key(tmp_path: Path, state: Path) -> None:
-    """The owner of a leaked key signs the highest serial. The next artifact of the other key is still served."""
+    """An artifact of the leaked key with the highest serial does not block the next one of the other key."""
     put(tmp_path, 5)
     assert Server(tmp_path, state).poll() is None
     put(tmp_path, replay.MAX_SERIAL, keys=LEAKED)
@@ -222,7 +222,7 @@ def test_the_refusal_is_logged_with_both_serials(tmp_path: Path, state: Path) ->
 
 
 def test_concurrent_loads_keep_the_highest_serial(tmp_path: Path, state: Path) -> None:
-    """One guard serves all recipes and threads of a process."""
+    """All recipes and threads of a process share one guard."""
     guard = ReplayGuard.of(Settings(state_dir=str(state)))
     folders = [tmp_path / str(n) for n in range(4)]
     for number, folder in enumerate(folders):

@@ -121,7 +121,7 @@ def test_a_pointer_to_a_pointer_is_not_followed(store: Store, place) -> None:  #
 
 
 def test_a_missing_artifact_is_an_error_that_names_it(store: Store) -> None:
-    """Reading raises ArtifactReadError, and the marker FileNotFoundError."""
+    """Reading it raises ArtifactReadError. Asking for its marker raises FileNotFoundError."""
     with pytest.raises(ArtifactReadError, match=r"movies\.svc does not exist"):
         store.read(CAP)
     with pytest.raises(FileNotFoundError):
@@ -155,7 +155,7 @@ def test_a_write_by_another_program_is_seen_at_once(store: Store, place) -> None
 
 
 def test_the_marker_of_a_pointer_changes_with_a_new_version(store: Store) -> None:
-    """The marker changes although the old version stays."""
+    """The marker changes although the file of the earlier version stays."""
     publish(store, b"SVCMODEL one", "append_sha")
     first = store.marker()
     publish(store, b"SVCMODEL two", "append_sha")
@@ -201,7 +201,7 @@ def test_a_signed_artifact_is_verified_in_every_storage(place) -> None:  # type:
 
 
 def test_file_uris_are_paths(tmp_path: Path) -> None:
-    """A file:// URI with escapes names the same artifact as the path."""
+    """A file:// URI with escapes and the path name the same artifact."""
     publish(open_store(str(tmp_path / "a b.svc"), Settings()), b"x")
     assert bytes(open_store(f"file://{tmp_path}/a%20b.svc", Settings()).read(CAP).view) == b"x"
 

@@ -49,7 +49,7 @@ def write(out: BinaryIO) -> int:
 
 
 def test_the_file_holds_what_was_written_and_has_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that is killed leaves nothing behind."""
+    """A killed process leaves no temporary file behind."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with spool_file(write) as (file, written):
         assert written == 8
@@ -60,7 +60,7 @@ def test_the_file_holds_what_was_written_and_has_no_name(tmp_path: Path, monkeyp
 
 
 def test_no_room_names_tmpdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The folder may be missing. test_store_faults.py has a full disk."""
+    """If temporary files cannot be written, the error names the variable TMPDIR."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
     with pytest.raises(ArtifactWriteError, match="see TMPDIR"), spool_file(write):
         raise AssertionError("nothing was written")
@@ -125,7 +125,7 @@ def test_temporary_files_of_killed_writers_are_removed(tmp_path: Path) -> None:
 
 
 def test_other_files_are_not_removed(tmp_path: Path) -> None:
-    """Only temporary files of this output's own writers are ever removed."""
+    """Only temporary files of writers of the same output are removed."""
     others = [
         ".m.svc.tmp",
         ".m.svc.0123456789abcdef.tmp.bak",

@@ -207,7 +207,7 @@ def test_serials_of_another_key_are_not_signed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("held", [False, True])
 def test_unsigned_lines_neither_set_nor_end_a_hold(shop: Shop, held: bool) -> None:
-    """Signed lines that are copied to the end do not either."""
+    """Signed lines that an attacker copies to the end of the log do not either."""
     for _ in range(3):
         shop.train()
     if held:
@@ -238,7 +238,7 @@ def test_unsigned_lines_neither_set_nor_end_a_hold(shop: Shop, held: bool) -> No
 
 
 def test_a_training_with_both_keys_carries_a_hold_to_the_next_key(shop: Shop) -> None:
-    """Without such a training the hold ends, and the problems of the log say so."""
+    """Without such a training the hold ends with the old key, and the log's problems name it."""
     first, _ = shop.train(), shop.train()
     shop.versions.rollback(first, hold=True)
     shop.keys = NEXT_KEYS
@@ -259,7 +259,7 @@ def test_an_unlogged_move_of_the_pointer_is_not_signed_as_live(shop: Shop) -> No
 
 
 def test_a_rollback_from_an_unlogged_pointer_needs_a_target(shop: Shop) -> None:
-    """The version before an attacker's choice is not the one that the operator means."""
+    """The predecessor of a version that an attacker chose is not what the operator means."""
     _, second, *_ = (shop.train() for _ in range(4))
     shop.point_to(second)
     with pytest.raises(NoSuchVersion, match="--to"):
@@ -267,7 +267,7 @@ def test_a_rollback_from_an_unlogged_pointer_needs_a_target(shop: Shop) -> None:
 
 
 def test_lines_of_another_recipe_are_ignored(shop: Shop) -> None:
-    """The lines are signed with the same key and were copied from the log of another output."""
+    """The lines have a valid signature of the same key, but come from the log of another output."""
     shop.train()
     at = version_log.next_time(shop.versions.log())
     line = version_log.Line(

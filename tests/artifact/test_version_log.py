@@ -40,7 +40,7 @@ def written(lines: list[Line], keys: SigningKeys = KEYS) -> bytes:
 
 
 def test_written_lines_are_read_in_order() -> None:
-    """With them come the facts of each version, and whether the pointer is held."""
+    """The log also gives the facts of each version, and whether the pointer is held."""
     log = parse(written(LINES), KEYS)
     assert (log.lines, log.problems) == (tuple(LINES), ())
     assert log.held
@@ -52,7 +52,7 @@ def test_written_lines_are_read_in_order() -> None:
 @given(st.integers(0, 10_000), st.integers(1, 255))
 @example(45, 41)
 def test_a_changed_byte_is_detected_or_harmless(place: int, change: int) -> None:
-    """The changed line is ignored or reported.
+    """A changed line is ignored or reported.
 
     Some changes are harmless: another blank between two fields, or a capital digit in the last signature.
     """
@@ -124,7 +124,7 @@ def test_versions_that_a_rollback_replaced_are_not_earlier_versions() -> None:
 
 
 def test_versions_are_sorted_newest_first() -> None:
-    """Among equal times the last one comes first."""
+    """Of versions with equal times, the one that was written last comes first."""
     versions = [("a", "2026-01-02"), ("b", "2026-01-03"), ("c", "2026-01-02")]
     assert newest_first(versions) == ["b", "c", "a"]
 

@@ -107,7 +107,7 @@ def test_rollbacks_go_back_and_never_forward(shelf: Shelf) -> None:
 
 
 def test_a_hold_stays_through_trainings_until_promote(shelf: Shelf) -> None:
-    """Trainings write versions without moving the pointer. Another rollback keeps the hold, promote ends it."""
+    """Trainings write versions but do not move the pointer. A second rollback keeps the hold, and promote ends it."""
     a, b, c = (shelf.train().sha8 for _ in range(3))
     assert shelf.versions.rollback(None, hold=True)[0] == b
     trained = [shelf.train() for _ in range(3)]
@@ -123,7 +123,7 @@ def test_a_hold_stays_through_trainings_until_promote(shelf: Shelf) -> None:
 
 
 def test_a_training_restores_a_missing_pointer_in_spite_of_a_hold(shelf: Shelf) -> None:
-    """The next training writes the pointer again."""
+    """If the pointer's file is gone, the next training writes it again."""
     shelf.train()
     shelf.train()
     shelf.versions.rollback(None, hold=True)
@@ -173,7 +173,7 @@ def test_versions_without_a_log_are_read_from_their_headers(shelf: Shelf) -> Non
 
 @pytest.mark.parametrize("wrong", ["deadbeef", "../../x", "", "DEADBEEF"])
 def test_a_missing_version_cannot_be_promoted(shelf: Shelf, wrong: str) -> None:
-    """The log is not changed."""
+    """The refused command does not change the log."""
     shelf.train()
     before = shelf.log.read_bytes()
     with pytest.raises(NoSuchVersion):
@@ -225,7 +225,7 @@ def test_changes_to_the_log_are_detected(shelf: Shelf, change: Callable[[list[st
 
 
 def test_a_version_without_its_line_is_detected(shelf: Shelf) -> None:
-    """The version is detected even if the pointer matches the last line."""
+    """A version whose line is missing in the log is reported, even if the pointer matches the last line."""
     shelf.train()
     shelf.train(move=False, decision="refused")
     assert shelf.versions.problems() == []
@@ -234,7 +234,7 @@ def test_a_version_without_its_line_is_detected(shelf: Shelf) -> None:
 
 
 def test_lines_of_a_removed_key_are_ignored(shelf: Shelf) -> None:
-    """The problems name them, and the next command logs an event."""
+    """The problems of the log name such lines, and the next command logs an event."""
     shelf.train()
     shelf.train()
     shelf.versions.rollback(None, hold=True)
@@ -282,7 +282,7 @@ def test_servers_that_remember_serials_follow_every_move(shelf: Shelf) -> None:
 
 
 def test_lines_can_be_signed_with_ed25519(tmp_path: Path) -> None:
-    """The public key verifies them."""
+    """The public key verifies such lines of the version log."""
     shelf = Shelf(tmp_path, Settings(artifact_signature="ed25519"))
     shelf.train()
     shelf.train()
