@@ -135,7 +135,7 @@ def p99(seconds: list[float]) -> float:
 
 @pytest.mark.parametrize("kind", ["open", "closed"])
 async def test_at_three_times_the_capacity_accepted_requests_stay_in_time(kind: str) -> None:
-    """At least 95% of the capacity is answered, and the 99th percentile stays below the limit.
+    """At least 95% of the capacity is answered. The 99th percentile of their times stays below the limit.
 
     A refusal takes no time.
     """
@@ -153,7 +153,7 @@ async def test_at_three_times_the_capacity_accepted_requests_stay_in_time(kind: 
 
 
 async def test_without_the_limit_the_same_load_waits_longer_and_longer() -> None:
-    """Without a limit, no request is refused, and soon no answer comes in time."""
+    """Without a limit, no request is refused. The 99th percentile of their times exceeds 1.5 times the limit."""
     clients = Clients(limit_s=0)
     await clients.during(lambda: clients.open_loop("single", 3 * CAPACITY, 4))
     assert not clients.refused["single"]
@@ -161,7 +161,7 @@ async def test_without_the_limit_the_same_load_waits_longer_and_longer() -> None
 
 
 async def test_a_second_after_the_load_no_request_is_refused() -> None:
-    """The queue never holds more than the server can answer within the limit."""
+    """The first request after an overload is answered within the time of two calls."""
     clients = Clients()
 
     async def load() -> None:
@@ -175,7 +175,7 @@ async def test_a_second_after_the_load_no_request_is_refused() -> None:
 
 
 async def test_clients_of_batches_never_starve_single_requests() -> None:
-    """Many clients send batches without pause. Each single request is answered after a call or two."""
+    """Twelve clients send batches without pause. No single request is refused. 99% take less than half the limit."""
     clients = Clients()
     await clients.during(
         lambda: clients.closed_loop("batch", 12, 20, MAX_BATCH), lambda: clients.open_loop("single", CAPACITY / 4, 20)
@@ -187,10 +187,7 @@ async def test_clients_of_batches_never_starve_single_requests() -> None:
 
 
 async def test_batches_are_refused_before_single_requests() -> None:
-    """While single requests fill the server, all of them are answered.
-
-    A batch that would wait for long is refused.
-    """
+    """Under too many single requests, the answered share of batches is less than half that of single requests."""
     clients = Clients()
     await clients.during(
         lambda: clients.open_loop("single", 1.5 * CAPACITY, 12), lambda: clients.closed_loop("batch", 4, 12, MAX_BATCH)
@@ -204,7 +201,7 @@ async def test_batches_are_refused_before_single_requests() -> None:
 @pytest.mark.parametrize("kind", ["call", "machine"])
 @pytest.mark.parametrize("seed", range(8))
 async def test_one_slow_call_or_one_pause_of_the_machine_causes_no_refusal(kind: str, seed: int) -> None:
-    """A server with a few clients refuses nothing after a pause of up to 10 seconds at any moment."""
+    """A server with few clients refuses nothing, although one call or the whole machine pauses for up to 10 seconds."""
     pick = random.Random(seed)
     clients = Clients(limit_s=2, call_s=0.02, each_s=1e-4)
     pause_s = pick.choice((0.5, 3.0, 10.0))
@@ -290,7 +287,7 @@ async def test_a_late_request_is_refused_before_its_work() -> None:
 
 
 async def test_retry_after_of_a_late_refusal_includes_its_own_delay() -> None:
-    """Retry-After is the expected wait and the delay of the refusal itself."""
+    """Retry-After is the expected wait plus the delay of the refusal."""
     async with serving(Settings()) as (client, _):
         for waited_s, retry_after in ((0.0, "3"), (10.0, "13")):
             answer = await late(client, "POST", RECOMMEND, arrived_s=trio.current_time() - waited_s)
@@ -298,7 +295,7 @@ async def test_retry_after_of_a_late_refusal_includes_its_own_delay() -> None:
 
 
 async def test_a_late_request_without_a_key_gets_401_before_503() -> None:
-    """A refusal because of a queue would reveal that the recipe exists."""
+    """A 503 because of a model's queue would reveal that the recipe exists."""
     async with serving(keys=parse_api_keys(f"k:{hash_api_key(new_api_key())}")) as (client, _):
         for recipe in ("movies", "nothing"):
             assert (await late(client, "POST", f"/v1/recipes/{recipe}:recommend")).status == 401
@@ -340,7 +337,10 @@ ASKS_MODEL = [
 async def test_the_queue_of_a_model_counts_before_a_request_is_parsed(
     line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every endpoint with a queue and any spelling of its path are refused, but only shortly after a refusal."""
+    """A long queue refuses requests to every endpoint with a queue, under any spelling of its path.
+
+    This begins with a refusal, and needs waiting single requests.
+    """
     async with serving(Settings(max_queue_s=2)) as (client, state):
         monkeypatch.setattr(Lane, "expected_wait_s", lambda lane, batch=0: 3.0)
         monkeypatch.setattr(Lane, "is_free_of_singles", False)
@@ -392,7 +392,7 @@ async def test_popular_items_are_refused_like_single_requests(monkeypatch: pytes
 
 
 async def test_an_expensive_query_is_refused_for_other_expensive_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plain queries are still answered."""
+    """Plain queries are still answered while expensive ones wait."""
     async with serving(Settings(max_queue_s=2)) as (client, _):
         monkeypatch.setattr(
             Lane, "wait_s", lambda lane, queries, key: 60.0 * any(query.rules is not None for query in queries)
@@ -426,7 +426,7 @@ def learn(pace: Pace, each_s: float, seconds: float, pick: random.Random) -> Non
 
 
 def test_the_estimate_is_0_until_enough_slices_are_measured() -> None:
-    """The first slices may have any length."""
+    """The first measured slices of work may be untypically long."""
     pace = Pace()
     for _ in range(FEWEST_SLICES - 1):
         pace.learn(10.0, 1)
@@ -446,7 +446,7 @@ def test_short_steps_are_averaged() -> None:
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("slow_s", [0.06, 1.0, 10.0])
 def test_one_slow_step_of_any_length_hardly_moves_the_estimate(seed: int, slow_s: float) -> None:
-    """The estimate stays between those of the other slices at any moment."""
+    """The estimate stays below three times the usual duration of a step."""
     pick, pace = random.Random(seed), Pace()
     learn(pace, STEP_S, pick.uniform(0, 4), pick)
     pace.learn(slow_s, 1)
@@ -457,7 +457,7 @@ def test_one_slow_step_of_any_length_hardly_moves_the_estimate(seed: int, slow_s
 
 @pytest.mark.parametrize("factor", [0.2, 5.0])
 def test_the_estimate_follows_a_lasting_change_within_a_second(factor: float) -> None:
-    """The estimate is within 50% after half of the slices, for slower and for faster steps."""
+    """After the steps become slower or faster, the estimate is soon within 50% of their new duration."""
     pick, pace = random.Random(1), Pace()
     learn(pace, STEP_S, 10, pick)
     learn(pace, factor * STEP_S, SLICES * SLICE_S * 2, pick)

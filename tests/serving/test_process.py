@@ -1,4 +1,4 @@
-"""Functions of every server process: setup, signals and the end."""
+"""Functions of every server process: settings, signals and shutdown."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def test_a_single_error_is_unwrapped_from_its_exception_groups() -> None:
 
 
 def test_the_limits_of_connections_are_the_settings() -> None:
-    """Each limit of connections has its own setting."""
+    """The times for idle, unread and draining connections come from their settings."""
     limits = process.limits(Settings(keep_alive_s=1.0, client_timeout_s=2.0, drain_s=3.0))
     assert (limits.idle_s, limits.unread_s, limits.drain_s) == (1.0, 2.0, 3.0)
 
 
 @pytest.mark.parametrize("is_abstract", [False, True], ids=["file", "abstract"])
 def test_systemd_is_notified_when_the_server_answers(tmp_path: Path, is_abstract: bool) -> None:
-    """Nothing is sent if the socket is not set or does not exist."""
+    """READY=1 goes to the socket of NOTIFY_SOCKET. Nothing is sent if the variable is unset or the socket is gone."""
     name = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind("\0" + name if is_abstract else name)
@@ -49,7 +49,7 @@ def test_systemd_is_notified_when_the_server_answers(tmp_path: Path, is_abstract
 
 
 async def test_a_hanging_collector_does_not_delay_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server abandons the thread that sends the spans."""
+    """The shutdown does not wait for the thread that exports the last spans."""
     monkeypatch.setattr(process, "LAST_SPANS_S", 0.01)
     asked, over = threading.Event(), threading.Event()
 
@@ -81,7 +81,7 @@ async def test_the_first_signal_stops_and_the_second_ends_at_once() -> None:
 
 
 async def test_work_runs_at_each_sighup_unless_it_is_ignored() -> None:
-    """Under nohup the server ignores SIGHUP, and rereads no keys."""
+    """If SIGHUP is ignored, as under nohup, the server rereads no keys."""
     done = 0
 
     async def work() -> None:

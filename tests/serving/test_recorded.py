@@ -86,7 +86,7 @@ async def answers() -> list[str]:
 
 
 async def test_answers_without_newer_fields_are_the_recorded_bytes() -> None:
-    """Status and body of every recorded request are the same bytes."""
+    """Every recorded request gets the recorded status and body."""
     recorded = RECORDED.read_text(encoding="utf-8").splitlines()
     found = await answers()
     assert len(found) == len(recorded)
@@ -97,7 +97,7 @@ async def test_answers_without_newer_fields_are_the_recorded_bytes() -> None:
 @pytest.mark.parametrize("anyio_backend", ["trio"])  # a clock that jumps ends handshakes that the machine delays
 @pytest.mark.parametrize("http2", [False, True], ids=["http1", "http2"])
 async def test_answers_over_tls_are_the_recorded_bytes(tmp_path: Path, http2: bool) -> None:
-    """Both versions of HTTP over TLS give the answers of the plain port, here to every fourth request."""
+    """Over TLS, HTTP/1.1 and HTTP/2 give the same answers as the plain port. Every fourth recorded request is sent."""
     issuer = Issuer(tmp_path)
     recorded = map(json.loads, RECORDED.read_text(encoding="utf-8").splitlines())
     async with (

@@ -1,4 +1,4 @@
-"""A plain request passes through the packages of the server in one direction, with a few calls back."""
+"""A plain request passes through the server's packages in the order that CONTRIBUTING.md documents."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ OLD, NEW = "o" * 43, "n" * 43
 def test_a_server_answers_reloads_keys_and_drains_in_one_life(
     records: Records, freezes: list[str], tmp_path: Path
 ) -> None:
-    """Valid keys replace earlier ones without a pause, and invalid ones change nothing. The server ends regularly."""
+    """Valid new keys replace the old ones at once, and invalid ones change nothing. The drain ends regularly."""
     write_artifact(tmp_path / "shop.svc", factor_model(10, 40, 4))
     (tmp_path / "shop.yaml").write_text(RECIPE)
     (tmp_path / "there.csv").write_text("item_id\n" + "".join(f"i{number}\n" for number in range(20, 24)))
@@ -256,7 +256,7 @@ def test_a_signal_during_the_first_loads_ends_the_server_before_it_answers(
 async def test_a_client_that_stays_does_not_outlast_the_drain(
     records: Records, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process ends a second after the drain, and logs `serve_shutdown`."""
+    """The process ends a second after the time for the drain, and logs `serve_shutdown`."""
     ended: list[float] = []
     monkeypatch.setattr(run.process, "exit_now", lambda: ended.append(trio.current_time()))
     stop, began = Stop(), trio.current_time()
@@ -269,7 +269,7 @@ async def test_a_client_that_stays_does_not_outlast_the_drain(
 
 
 async def test_unsafe_modes_are_logged_while_the_server_runs(records: Records) -> None:
-    """The warning comes every five minutes."""
+    """The warning is repeated every five minutes."""
     with trio.move_on_after(601):
         await run._warn_of(("insecure_no_auth",))
     assert [record["modes"] for record in records.of("unsafe_mode_active")] == [["insecure_no_auth"]] * 3

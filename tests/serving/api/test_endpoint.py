@@ -12,7 +12,7 @@ from svc.serving.api.endpoints import ENDPOINTS, Router
 
 
 def test_an_endpoint_must_declare_whether_it_is_public() -> None:
-    """Without a default, no endpoint becomes public by omission."""
+    """There is no default, so no endpoint is public by omission."""
     field = next(field for field in dataclasses.fields(Endpoint) if field.name == "public")
     assert field.default is field.default_factory is dataclasses.MISSING
     with pytest.raises(TypeError, match="public"):
@@ -21,7 +21,7 @@ def test_an_endpoint_must_declare_whether_it_is_public() -> None:
 
 @pytest.mark.parametrize("row", ENDPOINTS, ids=lambda row: row.path)
 def test_the_log_has_the_verb_or_the_name_of_an_endpoint(row: Endpoint) -> None:
-    """The label does not depend on the method."""
+    """The label of a recipe's verb is the verb, and that of any other endpoint is its name."""
     route = Router(ENDPOINTS).find(row.path.replace("{name}", "a"))
     assert route is not None
     assert route.label == (row.path.partition(":")[2] or row.name)

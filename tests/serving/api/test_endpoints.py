@@ -1,7 +1,4 @@
-"""The table of endpoints: the routes of paths, and the keys that they need.
-
-The files of the web pages: complete, and each listed once.
-"""
+"""The table of endpoints and of the files of web pages: their paths, and whether they need a key."""
 
 from __future__ import annotations
 
@@ -49,7 +46,7 @@ def test_names_and_paths_are_unique() -> None:
 
 @pytest.mark.anyio
 async def test_quart_routes_exactly_the_endpoints_other_than_verbs_and_probes() -> None:
-    """Quart merges no slashes."""
+    """Quart treats a double slash in a path as different from a single one."""
     async with serving() as (_, state):
         rules = build_routes(state).url_map
     expected = {row.path.replace("{name}", "<name>") for row in ENDPOINTS if row not in PROBES and row not in VERBS}
@@ -59,7 +56,7 @@ async def test_quart_routes_exactly_the_endpoints_other_than_verbs_and_probes() 
 
 @pytest.mark.parametrize("row", ENDPOINTS, ids=lambda row: row.path)
 def test_an_endpoint_is_found_by_its_exact_path_only(row: Endpoint) -> None:
-    """A different path leads to another endpoint or to none."""
+    """Similar paths, such as one with another slash at its end, lead to no endpoint."""
     router = Router(ENDPOINTS)
     path = row.path.replace("{name}", "a-B_9")
     route = router.find(path)

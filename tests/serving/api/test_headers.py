@@ -37,7 +37,7 @@ from tests.serving.client import serving
     ],
 )
 def test_a_target_is_decoded_once(target: bytes, expected: Target) -> None:
-    """Slashes and dots stay, and a decoded percent sign is not decoded again."""
+    """Slashes and dots are kept. A percent sign that was encoded is not decoded again."""
     assert parse_target(target, "GET") == expected
 
 
@@ -67,7 +67,7 @@ def test_invalid_targets_are_refused(target: bytes) -> None:
 
 
 def test_the_target_asterisk_is_accepted_for_options_only() -> None:
-    """No endpoint has this path."""
+    """The target `*` matches no endpoint."""
     assert parse_target(b"*", "OPTIONS").path == "*"
     with pytest.raises(MalformedRequest):
         parse_target(b"*?a", "OPTIONS")

@@ -44,7 +44,7 @@ async def test_a_client_that_disconnects_ends_the_delay_of_its_refusal(monkeypat
 
 
 async def test_bytes_that_arrive_while_a_key_is_checked_are_kept() -> None:
-    """The first request of a key may send its body in parts."""
+    """A client may send its body in parts while the server checks its key."""
     key = new_api_key()
     async with serving(keys=parse_api_keys(f"k:{hash_api_key(key)}")) as (client, _):
         parts = [bytes([byte]) for byte in b'{"user_id":"u1"}']
@@ -64,7 +64,7 @@ async def test_a_compressed_body_is_refused_by_its_header() -> None:
 
 @pytest.mark.parametrize("has_keys", [False, True])
 async def test_requests_take_turns_by_key_only_if_keys_are_checked(has_keys: bool) -> None:
-    """Without configured keys, a client could invent several keys to get more turns."""
+    """On a server without keys, a client could invent keys to get more turns."""
     key = new_api_key()
     async with serving(keys=parse_api_keys(f"k:{hash_api_key(key)}") if has_keys else {}) as (_, state):
         sent = Sent("GET", b"/", [(b"host", b"localhost"), (b"x-api-key", key.encode())])

@@ -121,7 +121,7 @@ async def longest_turns(questions: list[Question]) -> list[tuple[Question, int, 
 
 
 async def test_no_turn_is_long_for_any_answer_or_error_of_any_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first request of each kind is measured too, with cold caches."""
+    """No turn of the event loop is long, even at the first request with cold caches."""
     labels = IdTable.from_ids([f"label {label}" for label in range(MANY)])
     monkeypatch.setattr(served_models, "N_ITEMS", MANY)
     monkeypatch.setattr(served_models, "encoder", lambda: SideEncoder((TokenColumn("tag", "multi_label", labels),)))

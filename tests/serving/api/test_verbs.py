@@ -38,7 +38,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_a_request_is_alone_until_another_one_is_handled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Requests one after another are alone, also after one that failed."""
+    """Sequential requests each count as alone, even after a failed one. The second of two concurrent ones does not."""
     marks: list[bool] = []
     rank = Lane.rank
 
@@ -234,7 +234,7 @@ async def test_a_batch_pauses_while_a_single_request_is_prepared(monkeypatch: py
 
 
 async def test_a_request_that_waits_too_long_for_a_thread_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The refusal comes before the request is prepared."""
+    """The server refuses the request before it prepares it."""
     prepared: list[object] = []
     monkeypatch.setattr(RecommendRequest, "prepare", lambda *asked: prepared.append(asked))
     monkeypatch.setattr(RecommendRequest, "prepares_long", lambda *_: True)
@@ -338,7 +338,7 @@ def test_an_invalid_element_of_a_batch_costs_one() -> None:
 
 
 async def test_a_request_with_diversity_is_charged_sixteen() -> None:
-    """Plain requests and cached answers are charged 1."""
+    """Plain requests and cached answers are charged one."""
     async with bounded("rate: 1/h, burst: 36") as (client, _):
         assert await statuses(client, DIVERSE, 1) == [200]
         assert await statuses(client, {**DIVERSE, "limit": 9}, 1) == [200]
@@ -368,7 +368,7 @@ async def test_a_request_refused_for_its_cost_is_not_prepared(
 
 
 async def test_a_batch_above_the_burst_is_refused_without_retry_after() -> None:
-    """Waiting would not help. The refusal is charged nothing."""
+    """Such a batch would exceed the burst at any time. The refusal is charged nothing."""
     async with bounded("rate: 1/h, burst: 5") as (client, _):
         refused = await ask(client, {"requests": [{}] * 6}, BATCH_RECOMMEND)
         assert (refused.status, refused.json["code"]) == (429, "RATE_LIMITED")
@@ -386,14 +386,14 @@ async def test_a_batch_is_charged_the_sum_of_its_elements() -> None:
 
 
 async def test_a_cost_above_the_burst_takes_the_whole_burst() -> None:
-    """No single request is refused for ever because of its cost."""
+    """Otherwise an expensive single request could never be answered."""
     async with bounded("rate: 1/h, burst: 5") as (client, _):
         assert await statuses(client, {"user_id": "u3", "explain": 3, "limit": 500}, 1) == [200]
         assert await statuses(client, {"user_id": "u4"}, 1) == [429]
 
 
 async def test_rules_of_the_recipe_are_not_charged() -> None:
-    """The client did not choose these rules."""
+    """A client pays only for what it asks, not for the recipe's rules."""
     async with bounded("rate: 1/h, burst: 3") as (client, state):
         serve(state, served_in(state).beside(None, None, Policy(diversity=0.5)))
         assert await statuses(client, {"user_id": "u3"}, 1) == [200]
@@ -402,7 +402,7 @@ async def test_rules_of_the_recipe_are_not_charged() -> None:
 
 
 async def test_long_work_takes_turns_with_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a time slice, the rest goes to the end of the queue. Every step runs once, in order."""
+    """After a time slice, work goes to the end of the queue. Every step runs once and in order."""
     monkeypatch.setattr(verbs, "SLICE_S", 0.0)
     order: list[str] = []
 
@@ -429,7 +429,7 @@ async def test_long_work_takes_turns_with_other_work(monkeypatch: pytest.MonkeyP
 
 
 async def test_preparation_runs_at_the_low_priority_of_scoring() -> None:
-    """Trio reuses threads. Light work would otherwise sometimes get a thread of lower priority than heavy work."""
+    """Trio reuses threads, so light and heavy work must have the same priority."""
 
     def priority() -> int:
         return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
@@ -438,7 +438,7 @@ async def test_preparation_runs_at_the_low_priority_of_scoring() -> None:
 
 
 async def test_the_expected_wait_depends_on_the_time_of_earlier_work() -> None:
-    """Work that raises counts too. Running work does not, because it may end at any moment."""
+    """Work that raises counts too. Work that is running does not, because it may end at any moment."""
     thread = WorkThread()
 
     def fail() -> None:

@@ -62,7 +62,7 @@ async def test_items_are_found_by_id_and_metadata() -> None:
 
 
 async def test_a_search_without_words_returns_the_first_items() -> None:
-    """The number is bounded, and `more` is True."""
+    """The number of items is bounded. The field `more` says that others exist."""
     async with serving() as (client, _):
         assert await find(client) == [f"i{number}" for number in range(20)]
         assert await find(client, limit=3) == ["i0", "i1", "i2"]
@@ -121,7 +121,7 @@ def test_each_item_is_searched_once(size: int, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_search_at_its_time_limit_returns_the_found_items(lowered: list[int]) -> None:
-    """`more` is then True. A search lowers the priority of its thread."""
+    """The field `more` is then True. A search lowers the priority of its thread."""
     assert find_items(served({}), "", 20, longest_s=-1) == ([], True)
     assert len(lowered) == 1
 
@@ -201,7 +201,7 @@ def test_a_recipe_without_versioning_has_no_versions(tmp_path: Path) -> None:
 
 
 def test_only_the_newest_versions_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The number is bounded."""
+    """Of six versions with a bound of four, the four newest are listed."""
     monkeypatch.setattr(console, "MOST", 4)
     trained = [train(tmp_path, number) for number in range(6)]
     found = read_versions(books(tmp_path), KEYS, Settings())["versions"]

@@ -72,7 +72,7 @@ def test_a_query_with_a_reranked_page_is_never_cheap(name: str) -> None:
 
 
 def test_the_measured_time_of_plain_queries_is_a_median() -> None:
-    """A slow first measurement is soon forgotten, and a slow later one does not count."""
+    """One slow measurement among many, even the first, has no effect."""
     costs = PlainCosts()
     assert costs.measured_s(1) == math.inf
     for measured in (50.0, *[1.0] * 10):
@@ -83,7 +83,7 @@ def test_the_measured_time_of_plain_queries_is_a_median() -> None:
 
 
 def test_plain_queries_are_expected_to_take_the_measured_time() -> None:
-    """For an unmeasured number of queries, the expected time is that number times the time of one."""
+    """The time of an unmeasured number of queries is that of a similar number, or a multiple of that of one."""
     costs = PlainCosts()
     assert costs.measured_s(1) == math.inf
     assert costs.expected_s(4) == 4 * UNKNOWN_PLAIN_S

@@ -51,7 +51,7 @@ def test_scores_are_encoded_to_the_last_bit(score: float) -> None:
 
 
 def test_values_that_json_lacks_are_converted() -> None:
-    """NaN becomes null. Times and other objects become text."""
+    """NaN becomes null, and a time becomes text."""
     rows = [(float("nan"),), (np.datetime64("2026-01-02"),), (np.float32(0.5),), (b"x",), (None,), (["a"],)]
     fragments = ItemFragments.build(IdTable.from_ids(IDS), MetadataTable(("v",), rows))
     items = json.loads(ORIGIN.before(encode_fields(ranking(0, 1, 2, 4, 5), fragments)))["items"]

@@ -40,7 +40,7 @@ def test_ids_are_read_as_text_without_duplicates(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("text", "words"), [("", "is empty"), ("id\n1\n", "item_id")])
 def test_an_invalid_list_of_available_items_is_an_error(tmp_path: Path, text: str, words: str) -> None:
-    """The last valid list then stays in use."""
+    """The message says what is wrong with the list."""
     with pytest.raises(DataSourceError, match=words):
         listed_ids(tmp_path, text)
 
@@ -123,7 +123,7 @@ def test_any_change_of_a_list_changes_its_digest(
     ],
 )
 def test_an_invalid_list_of_new_items_names_row_and_column(tmp_path: Path, text: str, words: str) -> None:
-    """The last valid list then stays in use."""
+    """The error says where the list is invalid."""
     with pytest.raises(DataSourceError, match=words):
         listing(tmp_path, text)
 

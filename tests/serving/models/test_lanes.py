@@ -1,4 +1,4 @@
-"""Lanes in virtual time: each model's queue of queries, the calls made from it, and their callers."""
+"""Lanes in virtual time. A lane is the queue of queries for one model, with the calls that score them."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ async def test_each_of_thousands_of_callers_gets_its_own_answer() -> None:
 
 
 async def test_waiting_singles_are_scored_without_a_thread_if_their_call_is_cheap() -> None:
-    """The measured cost of a call of this size decides. A batch is always scored in a thread."""
+    """The measured time of a call of this size decides. A batch is always scored in a thread."""
     model = Echo()
     lane = Lane(model, ScoringThreads(1))
     async with trio.open_nursery() as nursery:
@@ -216,7 +216,7 @@ async def test_waiting_singles_are_scored_without_a_thread_if_their_call_is_chea
 
 
 async def test_a_caller_alone_is_answered_without_a_task_switch() -> None:
-    """The model must have been measured to be cheap, and no thread may score for the lane."""
+    """This needs a model that was measured as cheap, and no scoring call in progress."""
     lane = Lane(Echo(), ScoringThreads(1))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lane.run)
@@ -231,7 +231,7 @@ async def test_a_caller_alone_is_answered_without_a_task_switch() -> None:
 
 @pytest.mark.parametrize(("cost_s", "at_once"), [(50e-6, True), (300e-6, False)])
 async def test_beside_others_only_the_cheapest_queries_are_scored_at_once(cost_s: float, at_once: bool) -> None:
-    """A more expensive query waits to be scored with others."""
+    """A more expensive query waits for the lane's next call."""
     model = Echo()
     lane = Lane(model, ScoringThreads(1))
     lane._costs.learn(1, cost_s)
@@ -282,7 +282,7 @@ async def test_a_missing_ranking_is_an_error_of_the_whole_call() -> None:
 
 
 async def test_a_closed_lane_answers_waiting_requests() -> None:
-    """`run()` returns after these requests. A later request is scored by its caller."""
+    """`run()` returns after these requests. The caller of a later request scores it itself."""
     lane = Lane(Echo(), ScoringThreads(1))
     answers: list[int] = []
 
@@ -300,7 +300,7 @@ async def test_a_closed_lane_answers_waiting_requests() -> None:
 
 
 async def test_a_thread_that_cannot_be_started_fails_only_its_callers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The lane and the server go on."""
+    """The lane and the server continue."""
     run_sync = trio.to_thread.run_sync
     lane = Lane(Echo(), ScoringThreads(1))
     several = [ask(1), ask(2)]
@@ -393,7 +393,7 @@ class Patient(NamedTuple):
 async def test_a_plain_query_waits_for_two_calls_at_most(
     seed: int, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """The bound holds for any cost of rules, also if expensive batches follow cheap measurements."""
+    """The bound holds for any cost of rules, even if expensive batches follow cheap measurements."""
     rng = random.Random(seed)
     plain_s = 10 ** rng.uniform(-5, -2.3)
     ruled_s = [10 ** rng.uniform(-6, 0.3) for _ in range(4)]
@@ -436,7 +436,7 @@ async def test_a_plain_query_waits_for_two_calls_at_most(
 async def test_callers_take_turns_by_key(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """A query of one key waits for the running call and one query of the other key, however many the other key has."""
+    """A query of one key is answered within four calls, although another key has hundreds of waiting queries."""
     lane = in_virtual_time(Costly(monkeypatch, lambda _: CALL_S))
     async with trio.open_nursery() as nursery:
         await nursery.start(lane.run)
@@ -469,7 +469,7 @@ async def test_expensive_queries_are_scored_until_the_time_of_a_call_is_over(mon
 async def test_an_expensive_query_whose_turn_comes_too_late_is_refused(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """In a first burst without measurements, queries in time are answered and started ones are finished."""
+    """In a first burst without measurements, queries in time are answered and calls in progress are finished."""
     lane = in_virtual_time(Costly(monkeypatch, lambda _: 1.6))
     answered, refused = list[float](), list[float]()
 
@@ -495,7 +495,7 @@ async def test_an_expensive_query_whose_turn_comes_too_late_is_refused(
 
 
 async def test_a_query_with_rules_is_never_scored_on_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such a query gets a thread alone, beside others, and on a closed lane, even if plain queries are cheap."""
+    """Such a query is scored in a thread, even if it is alone, the lane is closed or plain queries are cheap."""
     model = Costly(monkeypatch, lambda _: 1e-5)
     lane = Lane(model, ScoringThreads(1))
     async with trio.open_nursery() as nursery:

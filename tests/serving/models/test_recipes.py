@@ -128,7 +128,7 @@ def recipe(name: str) -> Any:
 
 
 def test_of_two_files_with_one_name_the_first_by_file_name_wins() -> None:
-    """The error of the other file names the first one."""
+    """The other file is refused with an error that names the first."""
     declared, refused = declare({"b.yaml": recipe("x"), "a.yaml": recipe("x")}, {})
     assert declared["x"].file == "a.yaml"
     assert refused["b.yaml"].why == "duplicate"
@@ -161,7 +161,7 @@ def test_a_recipe_without_a_serving_block_restricts_nothing(tmp_path: Path) -> N
 
 
 def test_times_are_unix_times_and_filters_are_canonical(tmp_path: Path) -> None:
-    """A rule without times always applies."""
+    """A rule with times applies from its begin until just before its end. A rule without times always applies."""
     serving = {
         "filter": {"year": {"gte": 1990}},
         "fallback": "popular",

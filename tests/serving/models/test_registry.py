@@ -55,7 +55,7 @@ def test_details_have_version_and_age_of_the_model() -> None:
 
 
 def test_a_stub_degrades_both_documents_but_not_readiness_of_others() -> None:
-    """A valid recipe without a model gives 503 with its reason. A loaded recipe keeps the server ready."""
+    """A valid recipe without a model gives 503 and its reason. The server is ready if another recipe is loaded."""
     mixed = registry(loaded("a"), stub("b", "magic bytes mismatch"))
     assert mixed.health() == ({"status": "degraded", "total": 2, "loaded": 1}, 503)
     document, status = mixed.details()
@@ -66,7 +66,7 @@ def test_a_stub_degrades_both_documents_but_not_readiness_of_others() -> None:
 
 
 def test_skipped_files_are_counted_apart_and_degrade_nothing() -> None:
-    """`skipped` is present if it is above zero. The key of a skipped file is its stem."""
+    """`skipped` is present if it is above zero. Details list a skipped file under its name without the extension."""
     partly = registry(loaded("a"), skipped={"broken.yaml": "broken.yaml: line 3"})
     assert partly.health() == ({"status": "ok", "total": 1, "loaded": 1, "skipped": 1}, 200)
     document, status = partly.details()
@@ -76,7 +76,7 @@ def test_skipped_files_are_counted_apart_and_degrade_nothing() -> None:
 
 
 def test_a_skipped_file_never_hides_a_recipe_of_the_same_name() -> None:
-    """If its stem is the name of a recipe, the key is the whole file name."""
+    """If a recipe has that name, the details list the skipped file under its full name."""
     document, _ = registry(loaded("a"), skipped={"a.yaml": "bad"}).details()
     assert document["recipes"]["a"]["loaded"] is True
     assert document["recipes"]["a.yaml"]["skipped"] is True
@@ -135,7 +135,7 @@ async def test_a_stale_list_stops_a_recipe_only_in_mode_allow() -> None:
 
 
 def test_an_unknown_recipe_is_logged_and_refused() -> None:
-    """One function does both, so no endpoint answers 404 without the event."""
+    """The same function logs and refuses, so every 404 has its event."""
     made = registry(loaded("movies"))
     assert made.require("movies") is made.get("movies")
     with capture_logs() as records, pytest.raises(RecipeNotFound):

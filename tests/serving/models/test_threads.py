@@ -44,7 +44,7 @@ def rests(monkeypatch: pytest.MonkeyPatch) -> Rests:
 
 
 def test_one_core_is_left_to_the_event_loop() -> None:
-    """The default number of scoring threads is one less than the cores, and at least one."""
+    """The default number of scoring threads is the number of cores less one, and at least one."""
     assert ScoringThreads.of(Settings(scoring_threads=3)).count == 3
     assert ScoringThreads.of(Settings()).count == max(1, usable_cores() - 1)
 
@@ -122,7 +122,7 @@ async def test_a_busy_event_loop_rests_only_while_a_call_is_late(rests: Rests) -
 
 
 async def test_a_late_call_gets_the_interpreter_from_a_busy_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The event loop's own thread sleeps in real time."""
+    """The event loop's thread sleeps until the call can end. This test runs in real time."""
     rested: list[threading.Thread] = []
 
     class RealTime:
@@ -154,7 +154,7 @@ async def test_a_late_call_gets_the_interpreter_from_a_busy_loop(monkeypatch: py
 
 
 def test_long_work_in_a_thread_sleeps_three_quarters_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The event loop has the interpreter meanwhile."""
+    """The event loop can use the interpreter meanwhile."""
     now, slept = [0.0], []
 
     def sleep(seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""The watcher with fake stores and a fake loader, in virtual time: its calls, loads, events and counts."""
+"""The watcher, which polls recipes and artifacts, with fake stores and a fake loader in virtual time."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def anyio_backend() -> tuple[str, dict[str, object]]:
 
 
 async def test_an_unforeseen_error_at_the_start_leaves_a_stub() -> None:
-    """The error is logged and counted."""
+    """The recipe has no model, and the error is logged and counted."""
     world = World("a")
     world.loader.errors["v1"] = MemoryError("no room")
     with world.listening():
@@ -46,7 +46,7 @@ async def test_an_unforeseen_error_at_the_start_leaves_a_stub() -> None:
 
 
 async def test_health_shows_the_name_of_an_artifact_and_not_its_folder() -> None:
-    """Only the log has the folder."""
+    """The log shows the folder."""
     world = World("a", "b")
     world.store("a").content = None
     world.store("b").trouble = ArtifactReadError("s3 says 403 for /fake/artifact.svc and /fake/artifact.12345678.svc")
@@ -76,7 +76,7 @@ async def test_start_needs_a_folder() -> None:
 
 
 async def test_a_folder_that_is_slow_to_parse_only_delays_the_start() -> None:
-    """A few large or hostile files do not keep the server from serving the others."""
+    """The start waits for large or hostile recipe files, and then serves the models."""
     world = World("a")
     world.folder.hang = threading.Event()
     with world.listening():
@@ -117,7 +117,7 @@ async def test_a_rollback_to_the_served_bytes_clears_the_error(error: ArtifactEr
 
 
 async def test_a_load_error_survives_a_stat_failure_that_ends() -> None:
-    """When the store answers again, it still has the refused artifact."""
+    """When the store answers again, it still has the refused artifact, so the error stays."""
     world = World("a")
     world.loader.errors["bad"] = failed(MagicMismatch("magic bytes mismatch"))
     async with world.running():
@@ -146,7 +146,7 @@ async def test_temporary_errors_are_retried(error: Exception) -> None:
 
 
 async def test_a_missing_sidecar_is_logged_once() -> None:
-    """The sidecar existed at the previous poll."""
+    """A `.sha256` file that existed at the previous poll is gone."""
     world = World("a")
     world.store("a").sidecar = True
     async with world.running():
@@ -177,7 +177,7 @@ async def test_a_hung_store_is_asked_once_and_delays_no_other() -> None:
 
 
 async def test_twenty_hung_stores_leave_slots_for_the_others() -> None:
-    """There are fewer slots than hung stores."""
+    """There are fewer slots for calls to stores than hung stores."""
     world = World(*(f"hung{number}" for number in range(20)), "well")
     async with world.running():
         release = threading.Event()
@@ -217,7 +217,7 @@ async def test_the_lane_of_a_removed_recipe_is_closed() -> None:
 
 
 async def test_the_lane_of_a_recipe_removed_during_publication_is_closed() -> None:
-    """The watcher goes on."""
+    """The watcher continues to run."""
     world = World("a", "b")
     async with world.running():
         world.hold_lanes = trio.Event()
@@ -236,7 +236,7 @@ async def test_the_lane_of_a_recipe_removed_during_publication_is_closed() -> No
 
 
 async def test_a_model_loaded_for_a_previous_output_never_replaces_the_present_one() -> None:
-    """The lane of the earlier load may start later. It is closed unused."""
+    """The loaded model is closed unused, even if its lane starts later."""
     world = World("a")
     world.store("a", "other.svc").content = "elsewhere"
     async with world.running():
@@ -268,7 +268,7 @@ async def test_a_model_loaded_for_a_previous_output_never_replaces_the_present_o
 async def test_an_edit_loads_the_model_again_only_if_its_answers_need_it(
     edited: FakeRecipe, loads: list[str], reloads: list[bool]
 ) -> None:
-    """A load of the same bytes prebuilds other answers, or makes the summary of users. Each change is logged."""
+    """Some edits change bytes or summaries that a load prepares. Each edit is logged."""
     world = World("a")
     world.store("a", "other.svc").content = "elsewhere"
     async with world.running():
@@ -291,7 +291,7 @@ async def test_a_removed_permission_for_users_applies_without_a_load() -> None:
 
 
 async def test_a_changed_recipe_in_another_file_has_that_file() -> None:
-    """Its model is not loaded again."""
+    """The recipe is edited and its file renamed at once. Its model is not loaded again."""
     world = World("a")
     async with world.running():
         moved = dataclasses.replace(world.folder.files.pop("a.yaml"), text="n_trials: 3")
@@ -323,7 +323,7 @@ async def test_a_skipped_file_is_logged_once_with_the_level_of_its_kind() -> Non
 
 
 async def test_an_unexpected_error_in_a_tick_is_counted_and_the_next_one_runs() -> None:
-    """The watcher and the other recipes go on."""
+    """One failed poll stops neither the watcher nor other recipes."""
     world = World("a")
     async with world.running():
         world.folder.trouble = RecipeError("no rule foresees this")
@@ -348,7 +348,7 @@ async def test_a_folder_that_cannot_be_listed_changes_nothing() -> None:
 
 
 async def test_ticks_keep_the_interval_within_a_tenth() -> None:
-    """Thirty intervals have 27 to 33 ticks, and one that started before."""
+    """In the time of thirty intervals there are 27 to 33 polls, and one that started before."""
     world = World("a")
     async with world.running():
         before = world.store("a").looks
@@ -358,7 +358,7 @@ async def test_ticks_keep_the_interval_within_a_tenth() -> None:
 
 @pytest.mark.parametrize("error", [ArtifactReplayed("an older artifact"), ArtifactExpired("expired")])
 async def test_a_temporary_refusal_is_retried(error: ArtifactError) -> None:
-    """A rollback may be signed a moment later, and a clock may be corrected. The model stays meanwhile."""
+    """The reason may end, such as a missing rollback line or a wrong clock. The old model answers meanwhile."""
     world = World("a")
     async with world.running():
         world.loader.errors["v2"] = failed(error)
@@ -405,7 +405,7 @@ async def test_a_refused_rehearsal_is_repeated_under_another_bound() -> None:
 
 
 async def test_a_load_gets_the_model_that_it_would_replace() -> None:
-    """The first load gets None."""
+    """The first load of a recipe gets None."""
     world = World("a")
     async with world.running():
         world.store("a").content = "v2"

@@ -136,7 +136,7 @@ async def test_an_idle_connection_is_closed_and_a_used_one_is_not() -> None:
 
 
 async def test_100_continue_is_sent_only_if_the_body_is_read() -> None:
-    """A refusal that needs no body sends none."""
+    """A refusal that does not need the body sends no 100 Continue."""
     expects = b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n"
     async with listening(Echo()) as port, await opened(port) as stream:
         await stream.send_all(POST + expects)
@@ -225,7 +225,7 @@ class Patient(Echo):
 
 @pytest.mark.parametrize("version", [b"1.0", b"1.1"])
 async def test_a_client_that_closes_only_its_sending_side_gets_its_answer(version: bytes) -> None:
-    """The client still reads. Only HTTP/1.1 gets interim answers."""
+    """Such a client still reads. Only HTTP/1.1 clients get interim answers."""
     application = Patient()
     async with listening(application) as port, await opened(port) as stream:
         await stream.send_all(KEPT.replace(b"1.1", version) % b"")
@@ -270,7 +270,7 @@ async def test_bytes_that_arrive_while_the_client_is_watched_are_kept() -> None:
 
 
 async def test_an_answer_after_the_signal_ends_its_connection() -> None:
-    """Clients then send their next request to another server."""
+    """During a drain the answer closes the connection, so that clients send their next request to another server."""
     application = Echo()
     async with listening(application) as port:
         application.is_leaving = True
@@ -316,7 +316,7 @@ def ranks(monkeypatch: pytest.MonkeyPatch) -> list[Rank]:
 
 
 async def test_only_the_first_packet_of_a_body_goes_ahead(ranks: list[Rank]) -> None:
-    """A body that drips in does not delay short ones, and neither do many chunks in one packet."""
+    """Bodies that arrive slowly or in many chunks do not delay short ones."""
     async with listening(Echo()) as port, await opened(port) as stream:
         await stream.send_all(POST + b"Content-Length: 4\r\n\r\n")
         for _ in range(4):
@@ -333,7 +333,7 @@ async def test_only_the_first_packet_of_a_body_goes_ahead(ranks: list[Rank]) -> 
 
 
 async def test_each_request_enters_with_its_rank(ranks: list[Rank]) -> None:
-    """Pipelined requests go behind. The next request of the client, and a probe, go ahead."""
+    """Pipelined requests rank behind a client's first request. Its next request and a probe rank before it."""
     async with listening(Echo()) as port, await opened(port) as stream:
         for sent, count in ((KEPT % b"" * 3, 3), (KEPT % b"", 1), (KEPT % b"probe", 1)):
             answers = b""
@@ -345,7 +345,7 @@ async def test_each_request_enters_with_its_rank(ranks: list[Rank]) -> None:
 
 
 async def test_a_body_that_is_not_read_is_discarded_in_turns(ranks: list[Rank]) -> None:
-    """One packet may have thousands of chunks."""
+    """One packet may contain thousands of chunks, so other connections have turns meanwhile."""
     chunked = POST.replace(b"/body", b"/") + b"Transfer-Encoding: chunked\r\n\r\n"
     async with listening(Echo()) as port:
         await exchange(port, chunked + b"1\r\nx\r\n" * 4 * CHUNKS_AT_ONCE + b"0\r\n\r\n" + REQUEST % b"")
@@ -448,7 +448,7 @@ async def test_connections_that_come_one_by_one_are_balanced(n_workers: int) -> 
 
 @pytest.mark.usefixtures("patience")
 async def test_a_burst_is_balanced_and_answered_in_a_drain() -> None:
-    """No connection is accepted twice or reset."""
+    """No connection of the burst is accepted twice or reset."""
     counts, drain = counts_of(4), trio.Event()
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener, ExitStack() as stack:
 
@@ -473,7 +473,7 @@ async def test_a_burst_is_balanced_and_answered_in_a_drain() -> None:
 
 
 async def test_no_process_waits_long_for_one_that_does_not_accept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process waits PATIENCE_S for a stopped process, and not at all for a vacant slot."""
+    """A process waits `PATIENCE_S` for another one with fewer connections, and not at all for one marked as vacant."""
     counts = counts_of(2)
     own = Spread(counts, 0)
     own.show(1)
@@ -487,7 +487,7 @@ async def test_no_process_waits_long_for_one_that_does_not_accept(monkeypatch: p
 
 
 async def test_a_slot_marked_vacant_shows_its_count_again() -> None:
-    """A slot may be marked vacant while the whole machine stands still."""
+    """A process may be marked as vacant by mistake while the whole machine stands still."""
     counts = counts_of(2)
     own = Spread(counts, 1)
     own.show(1)

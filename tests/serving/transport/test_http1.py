@@ -194,7 +194,7 @@ def test_a_hundred_headers_are_accepted_and_no_more() -> None:
 
 
 def test_a_head_that_arrives_byte_by_byte_is_searched_once() -> None:
-    """Only its last three bytes are searched again, with the next byte."""
+    """With each new byte, only the last three bytes before it are searched again."""
     reader = RequestReader()
     for count, byte in enumerate(b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 1000, start=1):
         reader.feed(bytes([byte]))
@@ -203,12 +203,12 @@ def test_a_head_that_arrives_byte_by_byte_is_searched_once() -> None:
 
 
 def test_an_answer_without_content_has_no_length() -> None:
-    """See RFC 9110, 8.6."""
+    """RFC 9110, 8.6 forbids Content-Length in such answers."""
     assert b"content-length" not in encode_head(Response(204), closing=False)
 
 
 def test_an_answer_has_content_length_and_connection_close() -> None:
-    """The headers of every answer come before its own ones."""
+    """The headers that every answer has come before its own headers."""
     response = Response(404, b"{}", [(b"x-request-id", b"r1")])
     lines = encode_head(response, closing=True).split(b"\r\n")
     assert lines[:4] == [
@@ -227,7 +227,7 @@ def test_an_answer_has_content_length_and_connection_close() -> None:
 @pytest.mark.parametrize("name", [b"X-API-Key", b"authorization", b"AUTHORIZATION"])
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_heads_that_differ_only_in_their_key_are_parsed_once(name: bytes, place: int) -> None:
-    """The cache holds no key."""
+    """The parsed heads in the cache contain no key."""
     heads = Heads()
     for key in (b"one", b"two ", b"", b"\xff"):
         lines = [b"Host: a", b"Accept: */*"]

@@ -60,13 +60,13 @@ async def entering(scheduler: TurnScheduler, ranks: list[Rank], work_s: float = 
 
 
 async def test_a_few_enter_at_once() -> None:
-    """A connection enters without a wait if the turn has room."""
+    """The fewest requests that a turn admits all enter in one turn."""
     order = await entering(TurnScheduler(), [Rank.KNOWN] * FEWEST_A_TURN)
     assert len({turn for turn, _ in order}) == 1
 
 
 async def test_each_turn_lets_in_a_bounded_number() -> None:
-    """All connections enter in the end."""
+    """All connections enter after enough turns."""
     order = await entering(TurnScheduler(), [Rank.KNOWN] * MANY)
     turns = [turn for turn, _ in order]
     assert len(order) == MANY
@@ -74,14 +74,14 @@ async def test_each_turn_lets_in_a_bounded_number() -> None:
 
 
 async def test_long_turns_let_fewer_in() -> None:
-    """Each long turn halves the number, down to a lower bound."""
+    """Each long turn halves the number of connections that enter, down to a lower bound."""
     order = await entering(TurnScheduler(), [Rank.KNOWN] * 100, work_s=pacing.SHORT_TURN_S)
     turns = [turn for turn, _ in order]
     assert [turns.count(turn) for turn in sorted(set(turns))][-5:-1] == [FEWEST_A_TURN] * 4
 
 
 async def test_short_turns_let_more_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each full short turn raises the number by one."""
+    """Each full short turn raises the number of connections that enter by one."""
     monkeypatch.setattr(pacing, "SHORT_TURN_S", 10.0)
     scheduler = TurnScheduler()
     scheduler._share = FEWEST_A_TURN
@@ -111,7 +111,7 @@ async def test_ranks_enter_in_their_order(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 async def test_a_cancelled_wait_is_removed() -> None:
-    """Connections behind it enter."""
+    """Connections behind the cancelled one enter."""
     scheduler = TurnScheduler()
     async with trio.open_nursery() as nursery:
         with trio.CancelScope() as scope:
@@ -199,7 +199,7 @@ def virtual_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("virtual_turns")
 async def test_the_expected_wait_grows_with_the_queue() -> None:
-    """The wait is 0 for an empty queue, and known after a few measured turns."""
+    """The expected wait is 0 for an empty queue, and known after a few measured turns."""
     crowd, work_s = Crowd(), 3e-3
     await crowd.during([(rank, work_s) for rank in [Rank.KNOWN] * MANY + [Rank.NEWCOMER] * MANY])
     known, newcomer = crowd.waits[MANY * 3 // 4]  # trio shuffles tasks: known from the 105th to 121st on
@@ -208,7 +208,7 @@ async def test_the_expected_wait_grows_with_the_queue() -> None:
 
 
 async def test_all_requests_ahead_count_for_the_expected_wait() -> None:
-    """A known connection waits for other known ones only. No connection waits for refused requests."""
+    """Known clients wait for known clients only, and others for all but refused requests. A probe does not wait."""
     scheduler = TurnScheduler()
     for _ in range(100):
         scheduler._pace.learn(1.0, 1)

@@ -130,7 +130,7 @@ async def test_too_many_open_files_are_logged_once_and_retried() -> None:
 
 
 async def test_a_listener_that_another_worker_has_stopped_leaves_the_event_loop_idle() -> None:
-    """The worker logs nothing. It answers open connections until its own drain."""
+    """The worker logs nothing, and answers open connections until its own drain."""
     listener = Exhausted()
     listener.failures = []
     listener.bind(("127.0.0.1", 0))
@@ -179,7 +179,7 @@ def test_other_addresses_than_loopback_need_keys_or_the_flag() -> None:
 
 
 def test_port_zero_binds_any_free_port() -> None:
-    """Clients are refused until the socket listens."""
+    """The server has a port before it listens. Until then clients are refused."""
     with bind("127.0.0.1", 0, unread_timeout_s=30) as listener:
         port = listener.getsockname()[1]
         assert port > 0
@@ -206,7 +206,7 @@ def test_a_host_that_does_not_exist_is_a_configuration_error() -> None:
 
 
 def test_stop_accepts_connected_clients_and_refuses_later_ones() -> None:
-    """Later clients are refused at once, without a wait."""
+    """Later clients are refused at once."""
     with bind("127.0.0.1", 0, unread_timeout_s=30) as listener:
         address = listen(listener)
         listener.setblocking(False)
@@ -220,7 +220,7 @@ def test_stop_accepts_connected_clients_and_refuses_later_ones() -> None:
 
 
 async def test_work_runs_until_it_ends_or_the_event_is_set() -> None:
-    """The end of one cancels the other."""
+    """The task that ends first cancels the other one."""
     ended: list[str] = []
     began = trio.current_time()
 

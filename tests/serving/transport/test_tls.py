@@ -149,7 +149,7 @@ PING = bytes.fromhex("000008060000000000") + b"eight by"
 
 @pytest.mark.parametrize("step", [1, 5, 100, 100_000])
 def test_hypercorn_gets_a_few_frames_at_once(step: int) -> None:
-    """No division of the bytes loses one. A large frame is passed on as it arrives."""
+    """Frames arrive complete however the bytes are divided. A large frame is passed on as it arrives."""
     data = bytes.fromhex("003fff000000000001") + b"x" * 0x3FFF
     sent = PREFACE + PING * 40 + data + PING * 3
     frames, pieces = Frames(), []
@@ -447,7 +447,7 @@ async def test_heads_have_the_bounds_of_the_plain_port(scope: dict[str, Any], st
 
 
 async def test_scopes_other_than_requests_are_refused() -> None:
-    """A server that tries the scope `lifespan` goes on without one."""
+    """A server that offers the ASGI scope `lifespan` continues without it."""
     with pytest.raises(NotImplementedError, match="lifespan"):
         await AsgiApplication(Echo(), unread_s=30)({"type": "lifespan"}, Exchanged().receive, Exchanged().send)
 

@@ -1,4 +1,4 @@
-"""Messages between the parent process and a worker. A worker's messages are short and of known kinds."""
+"""Messages between the parent process and a worker."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REFUSED = [
 
 @pytest.mark.parametrize("data", REFUSED)
 def test_invalid_messages_of_a_worker_are_refused(data: bytes) -> None:
-    """The parent kills a worker that sends one."""
+    """Parsing raises ValueError, at which the parent kills the worker."""
     with pytest.raises(ValueError):  # json has its own subclass
         channel.parse_message(data)
 

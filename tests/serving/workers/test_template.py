@@ -102,7 +102,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> list[FakeProcess]:
 
 
 async def test_an_ended_template_is_restarted_at_once(fakes: list[FakeProcess]) -> None:
-    """`copy` raises OSError before the restart, which is logged with the exit code."""
+    """`copy` raises OSError until the restart. The log has the exit code of the ended process."""
     kept = Template({})
     with capture_logs() as log:
         await end_and_copy(kept, fakes)
@@ -128,7 +128,7 @@ async def end_and_copy(kept: Template, fakes: list[FakeProcess]) -> None:
 async def test_other_tasks_go_on_while_a_template_imports_its_modules(
     fakes: list[FakeProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`copy` waits until the template is ready. The fake is ready after a second of real time at the latest."""
+    """`copy` waits until the template process is ready, and blocks no other task."""
     monkeypatch.setattr(FakeProcess, "is_slow", True)
     kept, copied = Template({}), list[int]()
 

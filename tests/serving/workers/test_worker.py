@@ -90,7 +90,7 @@ async def ask(client: trio.SocketStream, path: str) -> bytes:
 
 
 async def test_a_worker_that_ends_before_accepting_does_not_use_the_listener() -> None:
-    """After a signal during the first loads, the socket is bound but does not listen."""
+    """A signal during the first loads ends a worker before the socket listens."""
     control, theirs = channel.pair()
     page, cells = SharedPage.of(1 << 16), SharedPage.of(CELLS_BYTES)
     with control, theirs, socket.socket() as listener, trio.fail_after(20), capture_logs() as log:

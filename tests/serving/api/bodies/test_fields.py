@@ -19,7 +19,7 @@ DESCRIBED: TypeAdapter[Any] = TypeAdapter(ItemFeatures)
 
 @pytest.mark.parametrize("value", [None, True, 7, 2.5, "x" * fields.MAX_TEXT_CHARACTERS, ["a", 1, None], []])
 def test_a_feature_is_a_scalar_or_a_list_of_scalars(value: object) -> None:
-    """Validation returns a valid value unchanged."""
+    """Validation accepts each such value and returns it unchanged."""
     assert FEATURE.validate_python(value) == value
 
 
@@ -35,7 +35,7 @@ def test_a_feature_is_a_scalar_or_a_list_of_scalars(value: object) -> None:
     ],
 )
 def test_nested_infinite_and_oversized_features_are_refused(value: object) -> None:
-    """The same message lists the allowed values for each of them."""
+    """The error lists the types that a feature may have."""
     with pytest.raises(ValidationError, match="finite number, a boolean, null, a string"):
         FEATURE.validate_python(value)
 
@@ -80,9 +80,9 @@ def test_features_describe_one_item_or_several() -> None:
 
 
 def test_whole_numbers_are_converted_and_other_values_stay_unchanged() -> None:
-    """JSON's 10.0 becomes 10, and decimal digits of a query string become a number.
+    """10.0 in JSON becomes 10, and up to four digits in a query string become a number.
 
-    The type check refuses the rest later.
+    Other values are left for the type check to refuse.
     """
     assert (whole(10.0), whole(10.5), whole("10")) == (10, 10.5, "10")
     assert (digits("0010"), digits("10.0"), digits("-1"), digits("10000")) == (10, "10.0", "-1", "10000")

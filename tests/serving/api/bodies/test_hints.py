@@ -13,7 +13,7 @@ NAMES = [row.verb for row in VERBS]
 
 @pytest.mark.parametrize(("given", "meant"), [("userid", "user_id"), ("LIMIT", "limit"), ("exclude", "exclude_items")])
 def test_the_most_similar_field_is_suggested(given: str, meant: str) -> None:
-    """The comparison ignores case."""
+    """Upper and lower case are equal."""
     assert hints.unknown_field(given, FIELDS) == f"unknown field; did you mean {meant}?"
 
 
@@ -38,7 +38,7 @@ def test_unknown_names_are_not_repeated() -> None:
 
 
 def test_only_ids_get_the_hint_at_quotes() -> None:
-    """A number as an item id gets the hint to quote it. Other fields keep the plain message."""
+    """A number as an item id gets the hint to put it in quotes. Other fields get the plain message."""
     message = 'Input should be a valid string; ids are strings: "17", not 17'
     assert hints.wrong_id(("exclude_items", 3), "Input should be a valid string", 7) == message
     other = ("boosts", 0, "filter")

@@ -142,7 +142,7 @@ def test_each_call_of_the_parser_gets_a_bounded_piece(monkeypatch: pytest.Monkey
 
 
 def test_a_long_object_keeps_enough_names_to_be_refused() -> None:
-    """Validation refuses it, and reports few errors. A list keeps its length."""
+    """The parser drops the other names, so that validation reports few errors."""
     names = b",".join(b'"n%d":[%d]' % (number, number) for number in range(20_000))
     body = b'{"requests":[{%b},{"a":[%b]},{"a":1}]}' % (names, b",".join([b"0"] * 20_000))
     first, second, third = read(body)["requests"]
@@ -153,7 +153,7 @@ def test_a_long_object_keeps_enough_names_to_be_refused() -> None:
 
 
 def test_no_valid_list_or_object_is_as_long_as_the_kept_part() -> None:
-    """So an object or list that loses members is refused in any case."""
+    """Validation therefore refuses every object or list of which the parser drops a part."""
     lists = {name: value for name, value in vars(fields).items() if name.startswith("MAX_") and "CHAR" not in name}
     assert max(MAX_DIMENSIONS, *lists.values()) < KEPT_ITEMS
     requests = (RecommendRequest, RelatedRequest, UsersRequest)
@@ -170,7 +170,7 @@ def test_a_long_list_keeps_its_length_and_enough_values_to_be_refused() -> None:
 
 
 def test_a_piece_ends_at_the_first_comma_behind_a_long_text() -> None:
-    """The many values behind it are parsed in other pieces."""
+    """The values after the text are parsed in later pieces."""
     large = LargeBody()
     large.feed(b'{"a":["%b",%b' % (b"x" * 400_000, b"{}," * 90_000))
     large.work()
@@ -179,7 +179,7 @@ def test_a_piece_ends_at_the_first_comma_behind_a_long_text() -> None:
 
 @pytest.mark.parametrize("brackets", [b"[" * 99_000 + b"]" * 99_000, b"[" * 99_000, b"[{" * 40_000])
 def test_more_brackets_than_a_piece_may_have_are_refused(brackets: bytes) -> None:
-    """They are refused before they are matched, which would take a tenth of a second."""
+    """The refusal comes before the brackets are matched, which would take a tenth of a second."""
     assert kind(b'{"a":%b}' % brackets) == (["body"], "json_invalid")
 
 
@@ -192,7 +192,7 @@ def test_more_brackets_than_a_piece_may_have_are_refused(brackets: bytes) -> Non
     ],
 )
 def test_too_many_or_too_long_values_refuse_the_body(body: bytes, reason: str) -> None:
-    """The limits apply before the values are parsed."""
+    """The limits apply before values are parsed."""
     assert kind(body) == (["body"], reason)
 
 
@@ -202,7 +202,7 @@ WORDS = b",".join([b'"word"'] * 100_000)
 @pytest.mark.parametrize("start", [b'{"a":', b'{"a":[1,', b'{"a":{"b":2,"c":'])
 @pytest.mark.parametrize("wrong", [b'"open', b"nope", b"nope,%b" % WORDS, b"01,%b" % WORDS, b'"\\x",%b' % WORDS, b""])
 def test_invalid_json_is_named_with_its_place(start: bytes, wrong: bytes) -> None:
-    """It is not taken for a long text, however long the rest of the body is."""
+    """The error is not that of a too long text, however long the rest of the body is."""
     with pytest.raises(ValidationFailed) as caught:
         read(start + wrong)
     (error,) = caught.value.errors or []
@@ -262,7 +262,7 @@ def test_parsed_bytes_are_freed() -> None:
     ],
 )
 def test_a_step_parses_one_piece(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next step continues after it."""
+    """The number of steps is that of the body's pieces, and the result equals that of one `from_json` call."""
     monkeypatch.setattr(large_bodies, "PIECE_BYTES", 100)
     monkeypatch.setattr(large_bodies, "KEPT_NAMES", 20_000)
     monkeypatch.setattr(large_bodies, "KEPT_ITEMS", 20_000)

@@ -229,7 +229,7 @@ def test_a_value_at_its_bound_is_accepted_and_one_beyond_is_refused(
 
 @pytest.mark.parametrize("schema", NEEDED)
 def test_a_field_that_is_not_given_has_its_documented_default(schema: Any) -> None:
-    """All other fields are None."""
+    """A field without a documented default is None."""
     given = {name: NEEDED[schema][name] for name in NEEDED[schema] if name != "limit"}
     request = parse(schema, json.dumps(given).encode())
     found = {name: value for name, value in request if value is not None and name not in given}
