@@ -265,7 +265,7 @@ SIZE_CAP_PROBE_FAILED = _event("size_cap_probe_failed", "warning", "name error")
 ARTIFACT_STAT_TIMEOUT = _event("artifact_stat_timeout", "warning", "name timeout_s")
 """After the start: a store did not answer a poll within `timeout_s`."""
 ARTIFACT_STAT_FAILED = _event("artifact_stat_failed", "warning", "name error")
-"""After the start: a store answered a poll with an error."""
+"""After the start: a poll of a store failed, for example because the store cannot be reached."""
 ARTIFACT_DISAPPEARED = _event("artifact_disappeared", "warning", "name")
 """After the start: a poll found no artifact. A served model stays."""
 SIDECAR_DISAPPEARED = _event("sidecar_disappeared", "warning", "name")

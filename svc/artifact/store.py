@@ -399,7 +399,7 @@ def open_folder(
 
 
 def read_verified(uri: str, keys: signing.SigningKeys, settings: Settings) -> tuple[Blob, Parsed]:
-    """Read an artifact and check its lengths, caps, signature, and name (see `verify_blob`).
+    """Read an artifact, and check its lengths, size limits, signature and name (see `verify_blob`).
 
     The payload is not decoded. SVC_ARTIFACT_ROOT does not apply, because it bounds the paths in recipes, and here the
     caller names the file. Raises ArtifactError.

@@ -125,7 +125,7 @@ def _summary(header: dict[str, Any]) -> dict[str, str]:
 
 
 def _ranker(header: dict[str, Any]) -> dict[str, str]:
-    """Return the line `ranker` by its name, about the learned order of the first page.
+    """Return `{"ranker": line}`. The line is about the learned order of the first page.
 
     It tells whether the model uses this order, its gain, and the strength of each group of features, strongest first.
     The result is empty if the training judged no ranker.

@@ -224,7 +224,7 @@ class ArtifactMisplaced(ArtifactError):
 
 
 class ArtifactReplayed(ArtifactError):
-    """The artifact is older than one that was served before, and no signed rollback names it."""
+    """The artifact is older than one that was served before, and no signed rollback or promotion permits it."""
 
     reason = "replayed"
 

@@ -68,7 +68,7 @@ class Evaluation:
     def overall(self) -> pd.DataFrame:
         """The figures over all users: the metrics, `coverage` and `novelty`.
 
-        Coverage is the share of all items that at least one user is recommended. Novelty is the mean over the
+        Coverage is the share of all items that are recommended to at least one user. Novelty is the mean over the
         recommended items of −log2 of the share of users who had the item in training.
         """
         return self._of("all").drop(columns=["group", "part"])

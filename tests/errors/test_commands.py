@@ -64,7 +64,7 @@ def test_artifact_errors_have_a_known_stage_and_a_reason() -> None:
     ],
 )
 def test_a_limit_of_the_machine_is_named(error: Exception, words: str) -> None:
-    """With the way out; anything else stays what it is."""
+    """The error names the exhausted resource, with a remedy. For any other error there is none."""
     limit = errors.exhaustion(error)
     assert limit is not None
     assert limit.message.startswith(f"the system gives this process no more {words}: ")

@@ -141,7 +141,7 @@ def test_a_refused_model_does_not_fail_the_job(ended: int, seen: int, file: str,
 
 @pytest.mark.parametrize(("hour", "flags"), [("03", ""), ("04", " --refit"), ("13", " --refit")])
 def test_the_hourly_job_searches_once_a_day(hour: str, flags: str, tmp_path: Path) -> None:
-    """The job searches at three o'clock and refits in all other hours. Its other lines are those of the daily job."""
+    """It searches after 03:00 UTC and refits in all other hours. Otherwise its command is that of the daily job."""
     command = job_command("batch/refit-cronjob.yaml")
     assert [line for line in command[2].splitlines() if "refit" not in line] == [
         line for line in job_command()[2].splitlines() if "svc train" not in line
@@ -441,9 +441,10 @@ def dockerfile_steps(text: str) -> list[tuple[str, str]]:
 
 @pytest.mark.integration
 def test_the_steps_of_the_dockerfile_work(tmp_path: Path) -> None:
-    """COPY and RUN of the first stage work in a scratch folder, and the installed program starts.
+    """COPY and RUN of the first stage work in a scratch folder, and the program that they install starts.
 
-    Dependencies are those of the tests' environment. SVC_TEST_DOCKERFILE=full installs them as the image does.
+    Dependencies come from the environment of the tests. With SVC_TEST_DOCKERFILE=full they are installed as in the
+    image.
     """
     steps = dockerfile_steps(DOCKERFILE.read_text())
     names = [step for step, _ in steps]

@@ -330,7 +330,7 @@ RECIPES: list[tuple[dict[str, Any] | str, str]] = [
 
 @pytest.mark.parametrize(("more", "told"), RECIPES, ids=map(str, range(len(RECIPES))))
 def test_errors_of_recipes_name_the_remedy(more: dict[str, Any] | str, told: str, tmp_path: Path) -> None:
-    """The message contains the advice, and no internal name of svc."""
+    """The message uses the terms of recipes, and no terms of pydantic or Python."""
     said = refusal(tmp_path, more, check_source=check_spec)
     assert told in said
     assert not any(word in said for word in INTERNAL)

@@ -391,7 +391,7 @@ async def test_popular_items_are_refused_like_single_requests(monkeypatch: pytes
         assert (answer.status, answer.json["code"], answer.headers["retry-after"]) == (503, "OVERLOADED", "60")
 
 
-async def test_an_expensive_query_is_refused_for_other_expensive_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_expensive_query_that_would_wait_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plain queries are still answered while expensive ones wait."""
     async with serving(Settings(max_queue_s=2)) as (client, _):
         monkeypatch.setattr(

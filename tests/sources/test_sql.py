@@ -303,7 +303,7 @@ def test_an_interrupt_does_not_wait_for_the_remaining_rows(make: Any) -> None:
 
 
 def test_long_statements_time_out(make: Any, dsn: str) -> None:
-    """The server applies the statement timeout."""
+    """The server ends a statement after the timeout. In SQLite, which has no server, svc ends it."""
     endless = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT count(*) AS n FROM c"
     waits = {"p": "SELECT pg_sleep(60)", "s": endless, "m": "SELECT sleep(60)"}[dsn[0]]
     with pytest.raises(DataSourceError, match=r"(?i)timeout|interrupted|max_statement_time"):

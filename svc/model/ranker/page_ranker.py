@@ -221,7 +221,7 @@ def history_of(query: Query, history: History) -> NDArray[np.int32]:
 
 
 def _best_first(items: NDArray[np.int32], scores: Values, most: int) -> NDArray[np.intp]:
-    """Return an order of `items` that begins with the `most` best, by descending score, ties by ascending column."""
+    """Return an order of `items`: first at least the best `most`, by descending score, ties by ascending column."""
     leaders = reaching(scores, most)
     first = leaders[np.lexsort((items[leaders], -scores[leaders]))]
     others = np.ones(len(items), dtype=np.bool_)

@@ -133,8 +133,8 @@ Steps = NDArray[np.int8]
 class RoundedItems(NamedTuple):
     """The rounded vectors of all items by position: q as `steps`, (n, K), and s as `sizes`, (n,).
 
-    `longest` and `losses`, (⌈n / ITEMS_AT_ONCE⌉,), have the largest ‖v‖ and the largest ‖e‖ of all items from every
-    ITEMS_AT_ONCE-th position on.
+    Element j of `longest`, (⌈n / ITEMS_AT_ONCE⌉,), is the largest ‖v‖ of the items from position j · ITEMS_AT_ONCE to
+    the end. Element j of `losses` is the largest ‖e‖ of the same items.
     """
 
     steps: Steps

@@ -171,7 +171,8 @@ class Verbs:
         """Cache the answer if body and answer are short and the answer does not depend on the time."""
         if not isinstance(body, bytes) or max(len(body), len(answer.encoded)) > CACHED_BYTES:
             return
-        if not served.policy.timed:  # rules with a time begin and end without a new `served.number`, the cache's key
+        # A boost or a pin may begin or end without a new `served.number`, which is part of the cache's key.
+        if not served.policy.timed:
             self._cached_answers.put((served.number, verb, body), answer, ENTRY_BYTES + len(body) + len(answer.encoded))
 
     async def _find(self, request: Request, verb: str, body: Body, served: Served, budget: WaitBudget) -> EncodedAnswer:

@@ -136,7 +136,7 @@ def _warn_of_ids(interactions: Interactions) -> None:
 
 
 def uses_time(recipe: Recipe) -> bool:
-    """Return whether a training reads the times of interactions. It is False if the recipe names no time column."""
+    """Return whether a training uses the times of interactions. It is False if the recipe names no time column."""
     wanted = recipe.training.split.scheme != "random" or recipe.trains_on_times or recipe.popular is not None
     return wanted and recipe.schema_.time_column is not None
 

@@ -47,7 +47,7 @@ class Publication:
 
     @property
     def kept(self) -> str:
-        """Return the words about the new artifact in the event of a training that is interrupted later."""
+        """Return the words about the new artifact that are logged if the training later fails or is interrupted."""
         if not self.promoted:
             return f"the new artifact {self.artifact} is written, and not live"
         return f"the new artifact {self.pointer or self.artifact} is in place"

@@ -58,8 +58,8 @@ def test_a_skipped_file_is_logged_once_for_each_of_its_errors(said: Said) -> Non
     assert registry.skipped_files() == {}
 
 
-async def test_a_refit_has_the_age_of_its_search_among_the_metrics() -> None:
-    """A searched model has the age of its training. Removing the recipe removes both metrics."""
+async def test_the_metrics_of_a_refit_have_the_time_of_its_search() -> None:
+    """A searched model has the time of its training. Removing the recipe removes both metrics."""
     counters = Metrics.create()
 
     async def a_lane(loaded: Loaded) -> Any:

@@ -348,7 +348,7 @@ async def test_a_folder_that_cannot_be_listed_changes_nothing() -> None:
 
 
 async def test_ticks_keep_the_interval_within_a_tenth() -> None:
-    """In the time of thirty intervals there are 27 to 33 polls, and one that started before."""
+    """Thirty intervals have 27 to 33 ticks, and perhaps the end of a tick that began before."""
     world = World("a")
     async with world.running():
         before = world.store("a").looks

@@ -30,8 +30,8 @@ KEPT_ITEMS = 5000
 """Number of first values that a longer list keeps. Later ones become None, because no valid list is as long."""
 PIECE_BYTES = 8 * 1024
 """Longest piece of JSON that is parsed in one call, unless its only comma comes later."""
-# So many bytes must have arrived before a piece is parsed, unless the body ends. Longer text without a comma is
-# refused. It is longer than six valid strings, even if every character is escaped.
+# Bytes that must have arrived before a piece is parsed, unless the body has ended. A longer text without a comma
+# outside of strings is refused. Such a text is longer than six valid strings, even if every character is escaped.
 AHEAD_BYTES = 768 * 1024
 
 _no_brackets = re.compile(rb"[^\[\]{}]++")

@@ -277,6 +277,6 @@ def _squares(left: Matrix, right: Matrix) -> NDArray[np.float64]:
 def _ratio(above: NDArray[np.float64], below: NDArray[np.float64], unsolved: NDArray[np.bool_]) -> NDArray[np.float64]:
     """Return above / below for each column, (K,).
 
-    It is 0 for a solved column, which then no longer changes, and if `below` is not above 0.
+    It is 0 for a solved column, which then no longer changes, and for a column in which `below` is not positive.
     """
     return np.divide(above, below, out=np.zeros_like(above), where=unsolved & (below > 0))
