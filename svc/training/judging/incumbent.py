@@ -168,7 +168,7 @@ def _check(task: Task, trial: TrialRecord, declared: list[str]) -> None:
     """
     name = trial.algorithm
     if name not in ALGORITHMS:
-        raise Unfit(f"this version of svc cannot train its class {name[:64]}")
+        raise Unfit(f"this version of svc cannot train the live model's class {name[:64]}")
     if how_many_fit(name, task.holdout.train.shape[1]) == 0:
         raise Unfit(f"the dense item matrices of its class {name} would not fit into the free memory")
     missing = [side for side in declared if side not in task.holdout.features]

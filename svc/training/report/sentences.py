@@ -25,7 +25,7 @@ def _beside_popularity(header: Mapping[str, Any], metric: str) -> str:
     score = header["best_score"]
     popularity = header["tuning"]["best_per_algorithm"].get(TOP_POP, {}).get("score")
     if not popularity:
-        return f"The best model scores {score:.3f} {metric}; without TopPop among the algorithms there is no baseline."
+        return f"The best model scores {score:.3f} {metric}; there is no baseline, because TopPop has no score above 0."
     change = score / popularity - 1
     sentence = f"{abs(change):.1%} {'better' if change > 0 else 'worse'} than popularity"
     span = header["evaluation"].get("interval")
@@ -206,8 +206,8 @@ def _reason(header: Mapping[str, Any]) -> str:
     if tried_values(header):
         users = f"{header['evaluation']['recency']['n_users']:,}"
         return (
-            f"Judged on {users} validation users; a value above the lowest is used only if its gain is more than"
-            " chance."
+            f"Recencies were judged on {users} validation users; one above the lowest is used only if its gain is more"
+            " than chance."
         )
     training, schema = header["recipe"].get("training", {}), header["recipe"].get("schema", {})
     wanted = training.get("recency", "search")

@@ -199,7 +199,7 @@ REASONS: list[tuple[dict[str, Any], str]] = [
     ({}, "does not tell its class"),
     ({"best_class": "Blend", "best_params": 3}, "does not tell its class"),
     ({"best_class": "BlendRecommender", "best_params": {"weights": {}}}, "does not tell its class"),
-    ({"best_class": "GoneRecommender", "best_params": {}}, "cannot train its class GoneRecommender"),
+    ({"best_class": "GoneRecommender", "best_params": {}}, "cannot train the live model's class GoneRecommender"),
     ({"best_class": "TopPopRecommender", "best_params": {"odd": 1}}, "does not know the parameter odd"),
     ({"best_class": "TopPopRecommender", "best_params": {"half_life": "7d"}}, "with a half-life"),
     ({"best_class": "RP3betaRecommender", "best_params": {}, "recency": 0.7}, "no longer has training.recency"),

@@ -47,7 +47,7 @@ WEAK = " Weak in the long tail: 0.002 among the rarest items against 0.283 among
         ({"evaluation": {}}, "6.5% better than popularity: 0.106 against 0.100 ndcg@20."),
         ({"best_score": 0.09, "evaluation": {}}, "10.0% worse than popularity: 0.090 against 0.100 ndcg@20."),
         ({"best_class": "TopPopRecommender"}, "Popularity alone won: everybody is recommended the same items"),
-        ({"tuning": {"best_per_algorithm": {}}}, "without TopPop among the algorithms there is no baseline."),
+        ({"tuning": {"best_per_algorithm": {}}}, "there is no baseline, because TopPop has no score above 0."),
     ],
 )
 def test_the_verdict_compares_with_popularity_and_names_a_weak_tail(changes: dict[str, Any], expected: str) -> None:
@@ -181,7 +181,7 @@ def ordered(recipe: dict[str, Any], evaluation: dict[str, Any] | None = None, **
 @pytest.mark.parametrize(
     ("head", "words"),
     [
-        (ordered(TIMED, TRIED, recency=0.5), "multiplies by 0.607 (recency 0.5). Judged on 2,000 validation users"),
+        (ordered(TIMED, TRIED, recency=0.5), "by 0.607 (recency 0.5). Recencies were judged on 2,000 validation users"),
         (ordered({"schema": {}}), "could not be judged: the recipe names no <code>schema.time_column"),
         (ordered(TIMED), "could not be judged: <code>split.scheme: random</code> holds out items from anywhere"),
         (ordered({**TIMED, "training": {"recency": "off"}}), "<code>training.recency: off</code>"),
