@@ -223,7 +223,7 @@ ARTIFACT_REPLAYED = _event("artifact_replayed", "error", "name kid serial highes
 ARTIFACT_EXPIRED = _event("artifact_expired", "warning", "name expires_at")
 """The served model has expired. It stays, but a restart would lose it."""
 REPLAY_STATE_UNUSABLE = _event("replay_state_unusable", "warning", "name path error")
-"""The file of highest serials (SVC_STATE_DIR) is missing, damaged or inaccessible. Serving goes on."""
+"""The file of serials (SVC_STATE_DIR) is missing or unusable, so an older artifact may be accepted."""
 ARTIFACT_REHEARSAL_FAILED = _event("artifact_rehearsal_failed", "error", "name kid reason")
 """A new model failed its [rehearsal](recipe.md#rehearsal). A served model stays."""
 INITIAL_ARTIFACT_READ_FAILED = _event("initial_artifact_read_failed", "error", "name error")
