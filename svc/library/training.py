@@ -19,9 +19,10 @@ from svc.artifact.store import SHA8, open_store, read_verified
 from svc.env_file import environment
 from svc.errors import RecipeError, UsageError
 from svc.export.run import OpenedArtifact, open_artifact
-from svc.library.items import item_table, items_of_recipe, new_items_of
+from svc.library.items import ItemTable, item_table, items_of_recipe, new_items_of
 from svc.library.recommender import Keys, Recommender, id_column_of, keys_text
 from svc.library.tables import as_arrow, as_table, check_interactions, column_names, facts_table, is_table, require
+from svc.model.ids import IdTable
 from svc.model.ranking.new_items import ids_with
 from svc.progress import progress_here
 from svc.recipe.filter_tree import FilterProblem, either
@@ -112,8 +113,8 @@ def _recommender(
 ) -> Recommender:
     """Return a recommender with the caller's tables or, where these are None, with those of the recipe.
 
-    `model` is the trained model, or the location of its artifact. Raises UsageError if the caller's table lacks a field
-    of the recipe's rules.
+    `model` is the trained model, or the location of its artifact. Raises UsageError if the caller's table does not fit
+    the recipe's rules.
     """
     opened = _open(model, settings) if isinstance(model, str) else model
     if new_items is None:
@@ -125,11 +126,27 @@ def _recommender(
         table = items_of_recipe(recipe, settings, ids, variables)
     else:
         table = item_table(items, ids, id_column_of(opened))
-        try:
-            recipe.recipe.serving.check_fields(table.filters.kinds)
-        except ValueError as error:
-            raise UsageError(f"items: the table lacks what the recipe's rules need: {error}") from None
+        _check_rules(recipe, table)
     return Recommender(opened, table, Policy.of(recipe.recipe), new)
+
+
+def _check_rules(recipe: LoadedRecipe, table: ItemTable) -> None:
+    """Raise UsageError if the caller's table does not fit a rule of the recipe.
+
+    A column of labels has the declared kind, because a table may have no cell of several labels.
+    """
+    declared = recipe.recipe.filter_kinds
+    kinds = {
+        name: kind if "numerical" in (kind, declared.get(name)) else declared.get(name, kind)
+        for name, kind in table.filters.kinds.items()
+    }
+    try:
+        recipe.recipe.serving.check_fields(kinds)
+    except ValueError as error:
+        raise UsageError(
+            f"items: the table does not fit the recipe's rules: {error}; give each column as "
+            "item_metadata.filter_fields declares it: labels as text, and numbers as numbers"
+        ) from None
 
 
 def train(
@@ -202,6 +219,9 @@ def train(
             folder = stack.enter_context(TemporaryDirectory(prefix="svc-"))
             settings = replace(settings, artifact_root=None)  # the temporary folder is outside SVC_ARTIFACT_ROOT
             loaded = _without_output(_load(recipe, given, settings, overrides), Path(folder))
+        if items is not None:  # before the training, whose model would be lost without `output`
+            items = as_table(items, "items") if is_table(items) else items
+            _check_rules(loaded, item_table(items, IdTable.from_ids([]), loaded.recipe.schema_.item_column))
         signing = keys_text(keys, settings) if is_written or keys is not None else f"{OWN_KID}:{secrets.token_hex(32)}"
         settings = replace(settings, signing_keys=signing, signing_keys_file=None)
         options = TrainOptions(

@@ -212,7 +212,9 @@ class Serving(Block):
         for index, pin in enumerate(pins):
             for before in pins[:index]:
                 if pin.overlaps(before) and (pin.item_id == before.item_id or pin.position == before.position):
-                    raise ValueError(f"entry {index} has the item or the position of another entry at the same time")
+                    raise ValueError(
+                        f"repeats an item or a position at the same time in entry {index}: change its times"
+                    )
         return pins
 
     def _filters(self) -> dict[str, dict[str, Any]]:

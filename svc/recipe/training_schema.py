@@ -33,6 +33,7 @@ from svc.recipe.source_options import (
     unique_by_name,
     unique_names,
 )
+from svc.recipe.variables import contains_reference
 
 Recency = Annotated[
     Literal["search", "off"] | Annotated[Number, Field(ge=0, le=MOST_RECENCY)], BeforeValidator(bare_off)
@@ -159,12 +160,20 @@ def with_default_algorithms(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
     )
     if searched != "search":
         return recipe
-    return {**recipe, "training": {**training, "algorithms": default_algorithms(searched)}}
+    return {**recipe, "training": {**training, "algorithms": (*DEFAULT_ALGORITHMS, TRANSITIONS)}}
 
 
-def default_algorithms(recency: Literal["search"] | float) -> tuple[str, ...]:
-    """Return the algorithms of a recipe that lists none, for its recency in effect."""
-    return (*DEFAULT_ALGORITHMS, TRANSITIONS) if recency == "search" else DEFAULT_ALGORITHMS
+def algorithms_in_effect(tree: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """Return the algorithms of a valid recipe, normalized and before expansion, as if it listed none.
+
+    Return None if they depend on a variable, because a server does not know its value.
+    """
+    training = tree.get("training") or {}
+    if not isinstance(training, Mapping) or contains_reference([training.get("recency"), training.get("split")]):
+        return None
+    unlisted = {name: value for name, value in training.items() if name != "algorithms"}
+    in_effect = with_default_algorithms({"schema": tree["schema"], "training": unlisted})["training"]
+    return tuple(in_effect.get("algorithms", DEFAULT_ALGORITHMS))
 
 
 def recency_in_effect(

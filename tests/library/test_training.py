@@ -77,9 +77,19 @@ def test_a_table_without_the_fields_of_the_rules_is_refused(recipe: Path) -> Non
     rules = {"serving": {"filter": {"year": {"gte": 30}}}, "item_metadata": metadata}
     result = svc.train(recipe, keys=SIGNING_KEYS, items=table, algorithms=["TopPop"], n_trials=1, **rules)
     assert set(result.recommender.recommend("7", limit=5)["year"]) <= set(range(30, 40))
-    result = svc.train(recipe, keys=SIGNING_KEYS, items=table[["item_id"]], algorithms=["TopPop"], n_trials=1, **rules)
-    with pytest.raises(errors.UsageError, match=r"items: the table lacks .* serving\.filter\.year"):
-        _ = result.recommender
+    with pytest.raises(errors.UsageError, match=r"items: the table does not fit .* serving\.filter\.year"):
+        svc.train(recipe, keys=SIGNING_KEYS, items=table[["item_id"]], **rules)
+
+
+def test_labels_of_a_table_have_the_kind_that_the_recipe_declares(recipe: Path) -> None:
+    """No cell of the table has several labels, which the operator `all` needs."""
+    table = pd.DataFrame({"item_id": [str(item) for item in range(40)], "tag": ["a", "b"] * 20})
+    table.to_csv(recipe.parent / "items.csv", index=False)
+    source = {"source": {"type": "csv", "path": "items.csv"}, "id_column": "item_id"}
+    metadata = {**source, "filter_fields": [{"name": "tag", "kind": "multi_label"}]}
+    rules = {"serving": {"filter": {"tag": {"all": ["b"]}}}, "item_metadata": metadata}
+    result = svc.train(recipe, keys=SIGNING_KEYS, items=table, algorithms=["TopPop"], n_trials=1, **rules)
+    assert set(result.recommender.recommend("7", limit=5)["tag"]) == {"b"}
 
 
 def test_a_refused_model_is_written_and_not_promoted(recipe: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from svc.recipe.algorithms import DEFAULT_ALGORITHMS
 from tests.recipe.loading import AVAILABILITY, BASE, METADATA, load
 
 
@@ -54,6 +55,17 @@ def test_the_default_algorithms_in_effect_do_not_change_the_hash(tmp_path: Path)
     assert load(tmp_path, {"training": {**timed, "algorithms": listed}}).recipe_hash == plain.recipe_hash
     assert load(tmp_path, {"training": {**timed, "algorithms": shorter}}).recipe_hash != plain.recipe_hash
     assert load(tmp_path, {"training": {**unordered, "algorithms": shorter}}).recipe_hash == untimed.recipe_hash
+
+
+@pytest.mark.parametrize("for_serving", [False, True])
+def test_a_variable_changes_no_hash_of_listed_algorithms(tmp_path: Path, *, for_serving: bool) -> None:
+    """The default depends on the value of the variable, which a server does not know."""
+    training = {"split": {"scheme": "${SVC_RECIPE_SCHEME}"}, "algorithms": list(DEFAULT_ALGORITHMS)}
+    for scheme in ("random", "time_user"):
+        loaded = load(
+            tmp_path, {"training": training}, variables={"SVC_RECIPE_SCHEME": scheme}, for_serving=for_serving
+        )
+        assert loaded.recipe_hash == "5083e24c5cc9"
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,6 @@ class BlendScorer(Scorer):
     float64, has the deviations for training users, in the order of `weights`. For another user they are computed from
     the covariance of the item vectors, and from the scores of the item-weight parts. A user described by features is
     scored by the factor part alone, because the other parts do not read features.
-
     """
 
     kind: ClassVar[str] = "blend"

@@ -76,8 +76,9 @@ def _range(name: str, operators: Mapping[str, Any], field: NumberField) -> Itera
     matching = reduce(and_, (field.matching(operator, operand) for operator, operand in operators.items()))
     if not matching.flags().any():
         numbers = field.describe()
-        reach = "no item has a number" if numbers["min"] is None else f"from {numbers['min']:g} to {numbers['max']:g}"
-        yield f"no item has {name} in this range; its numbers are {reach}"
+        is_empty = numbers["min"] is None
+        reach = "no item has one" if is_empty else f"its numbers are from {numbers['min']:g} to {numbers['max']:g}"
+        yield f"no item has {name} in this range; {reach}"
 
 
 TRACEBACKS_A_MINUTE = 10

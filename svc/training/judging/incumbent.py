@@ -128,6 +128,8 @@ def trial_of(header: Mapping[str, Any]) -> TrialRecord:
         if name != BLEND:
             return replace(_record(name, params), recency=recency)
         parts = [part for part in header["parts"] if "weight" in part]
+        if any("recency" in part for part in parts):
+            raise Unfit("its parts have recencies of their own, which svc no longer trains")
         params["weights"] = {part["class"]: part["weight"] for part in parts}
         trials = tuple(replace(_record(part["class"], dict(part["params"])), recency=recency) for part in parts)
     except (KeyError, TypeError, ValueError):
