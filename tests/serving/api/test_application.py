@@ -204,7 +204,7 @@ def answered(lines: list[str]) -> list[dict[str, Any]]:
     ("mode", "statuses"), [("off", []), ("errors", [404, 404]), ("all", [200, 404, 404, 200, 503])]
 )
 async def test_the_mode_of_the_access_log_selects_answers(lines: list[str], mode: str, statuses: list[int]) -> None:
-    """Failed probes are logged with `all` only."""
+    """Each mode logs its documented answers, and no line has a query string."""
     async with serving(Settings(access_log=mode)) as (client, _):
         await client.post("/v1/recipes/movies:recommend", KNOWN)
         await client.post("/v1/recipes/movies:recommend", UNKNOWN)

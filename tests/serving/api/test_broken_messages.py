@@ -265,7 +265,7 @@ async def test_connections_answer_no_request_that_h11_refuses(monkeypatch: pytes
 
 
 def test_a_reader_raises_again_after_an_error() -> None:
-    """Any later call raises an error, and no bytes are kept."""
+    """Every later call raises an error, and the reader keeps no bytes."""
     for name, message in REFUSED.items():
         reader = RequestReader()
         reader.feed(message + BEHIND)

@@ -74,7 +74,7 @@ async def test_metrics_and_probes_of_the_monitoring_port_need_no_key() -> None:
     "path", ["/", "/v1/recipes", "/v1/health/details", "/v1/recipes/a:recommend", "/console/app.js"]
 )
 async def test_the_monitoring_port_has_no_other_paths(path: str) -> None:
-    """Protected endpoints and public pages of the main port are not found there."""
+    """Other paths of the main port get 404 there."""
     async with running(make_state()) as port:
         assert (await get(port, path))[0] == 404
 

@@ -91,7 +91,7 @@ async def test_the_last_list_stays_if_the_source_fails(trouble: Exception | None
 
 
 async def test_a_publication_that_outlasts_the_interval_is_not_restarted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine, restarted publications would never end."""
+    """If each interval restarted it, a busy machine would never finish it."""
     world = Listing(["i1"])
     free = threading.Event()
     lined_up: list[tuple[str, ...]] = []

@@ -108,7 +108,7 @@ def flipped(data: bytes) -> bytes:
 def test_the_error_of_a_damaged_artifact_has_stage_and_kid(
     tmp_path: Path, damage: Callable[[bytes], bytes], stage: str, text: str, kid: str
 ) -> None:
-    """The error also has the text of the specification."""
+    """The error's text is the documented one."""
     file = tmp_path / "a.svc"
     write_artifact(file, popularity_model())
     file.write_bytes(damage(file.read_bytes()))
@@ -132,7 +132,7 @@ def test_an_unknown_kid_is_named(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_and_caps_fail_while_reading(tmp_path: Path) -> None:
-    """The bytes are not parsed. Only an exceeded cap has its own event."""
+    """Both errors have their own reason."""
     with pytest.raises(ArtifactError) as missing:
         load(tmp_path)
     assert (missing.value.reason, missing.value.fields) == ("read", {})
@@ -144,7 +144,7 @@ def test_a_missing_file_and_caps_fail_while_reading(tmp_path: Path) -> None:
 
 
 def test_version_skew_refuses_before_the_payload_is_opened(tmp_path: Path, records: list[dict[str, Any]]) -> None:
-    """An unverified combination of versions is refused. A setting turns the error into a warning."""
+    """An untested version of irspack is refused. A setting turns the error into a warning."""
     head = header(irspack_version="0.4.1", best_class="IALSRecommender")
     write_artifact(tmp_path / "a.svc", popularity_model(), head=head)
     with pytest.raises(ArtifactError) as caught:
@@ -226,7 +226,7 @@ def test_a_model_of_nan_is_refused_with_its_reason(tmp_path: Path, family: str, 
 def test_ids_that_became_decimals_are_refused_if_the_recipe_bounds_known_users(
     tmp_path: Path, records: list[dict[str, Any]]
 ) -> None:
-    """Blank cells turned 1 into 1.0, so the new model would know none of the served users."""
+    """Blank cells turned the id 1 into 1.0, so the new model would know none of the users of the served one."""
     live, fresh = popularity_model(0), popularity_model(1)
     live.user_ids = IdTable.from_ids(["1", "2", "3", "4"])
     fresh.user_ids = IdTable.from_ids(["1.0", "2.0", "3.0", "4"])
@@ -241,7 +241,7 @@ def test_ids_that_became_decimals_are_refused_if_the_recipe_bounds_known_users(
 
 
 def test_a_model_whose_answers_cannot_be_encoded_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rehearsal encodes answers as requests do."""
+    """Before a model is served, a rehearsal encodes answers as requests do."""
     write_artifact(tmp_path / "a.svc", popularity_model())
 
     def broken(*_: object, **__: object) -> bytes:
@@ -259,6 +259,6 @@ def recipe_with(serving: dict[str, Any] | None = None) -> LoadedRecipe:
 
 @pytest.mark.parametrize("name", EVERY_FAMILY)
 def test_a_valid_model_passes_its_rehearsal(name: str) -> None:
-    """Models of every family pass, also without a live model."""
+    """Models of every family pass the check before they are served, also if they replace no model."""
     model = family(name)
     rehearse_answers(recipe_with(), model, ItemFragments.build(model.item_ids, None), None)

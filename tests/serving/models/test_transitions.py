@@ -148,7 +148,7 @@ async def test_an_unchanged_list_changes_only_its_age() -> None:
 
 
 async def test_a_change_of_a_removed_recipe_does_not_apply_to_its_successor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The recipe file is removed and restored while the change is computed."""
+    """The recipe is removed and added again while the change is computed."""
     publish, registry = publisher()
     publish.declare(declared())
 

@@ -88,7 +88,7 @@ async def test_a_folder_that_is_slow_to_parse_only_delays_the_start() -> None:
 
 
 async def test_a_changed_artifact_becomes_the_model_and_the_old_lane_closes() -> None:
-    """A new marker with new bytes causes one load and one swap. Both are counted."""
+    """The next poll loads the new artifact and counts one swap."""
     world = World("a")
     async with world.running():
         world.store("a").content = "v2"
@@ -101,7 +101,7 @@ async def test_a_changed_artifact_becomes_the_model_and_the_old_lane_closes() ->
 @pytest.mark.parametrize("marker_text", [None, "restored"], ids=["served marker", "new marker"])
 @pytest.mark.parametrize("error", [MagicMismatch("magic bytes mismatch"), ArtifactReadError("cut short")])
 async def test_a_rollback_to_the_served_bytes_clears_the_error(error: ArtifactError, marker_text: str | None) -> None:
-    """The served bytes cause no swap, under their old marker and under a new one."""
+    """The error clears without a swap when the artifact has the bytes of the served model again."""
     world = World("a")
     world.loader.errors["bad"] = failed(error)
     async with world.running():
@@ -134,7 +134,7 @@ async def test_a_load_error_survives_a_stat_failure_that_ends() -> None:
 
 @pytest.mark.parametrize("error", [ArtifactReadError("reset"), MetadataError("metadata: no file"), OSError("odd")])
 async def test_temporary_errors_are_retried(error: Exception) -> None:
-    """Failed reads, failed metadata and unexpected errors are retried on the same marker, at growing intervals."""
+    """Failed reads, failed metadata and unexpected errors are retried at growing intervals, without a new artifact."""
     world = World("a")
     world.loader.errors["v1"] = failed(error) if not isinstance(error, OSError) else error
     async with world.running():

@@ -29,7 +29,7 @@ def test_without_the_variables_there_is_no_tls() -> None:
 
 
 def test_a_certificate_is_read_with_its_key(tmp_path: Path) -> None:
-    """TLS 1.2 and later offer both versions of HTTP. No text shows the key."""
+    """TLS 1.2 is the lowest version. Clients need a certificate only if their authority is set. No text has the key."""
     issuer = Issuer(tmp_path)
     certificate = issuer.certificate()
     context = certificate.context()

@@ -334,7 +334,7 @@ async def test_a_worker_that_cannot_be_sent_an_order_is_killed(monkeypatch: pyte
 
 
 async def test_sums_include_ended_and_running_workers() -> None:
-    """The counts of a killed worker stay in the sums. Resources of processes are summed too."""
+    """Each metric appears once. The counts of an ended worker stay in the sums."""
     fleet = fleet_of(2)
     fleet._past = {(REQUESTS.name, "a", "ok"): (41.0,)}
     text = (await trio.to_thread.run_sync(Metrics.create(fleet).render)).decode()

@@ -104,7 +104,7 @@ def test_a_packed_model_answers_the_same_bytes(tmp_path: Path, family: str) -> N
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_model_is_freed_with_its_last_reference(tmp_path: Path, family: str) -> None:
-    """Replaced models must not add up until a garbage collection, so no model may refer to itself."""
+    """Replaced models must not wait for garbage collection, so no model may refer to itself."""
     prepare(tmp_path, made(family))
     model = reopened(load(tmp_path, pack_loaded)).model
     model.rank(queries(model, 8))
@@ -140,7 +140,7 @@ def test_a_wrong_signature_is_refused_before_packing(tmp_path: Path) -> None:
 
 
 async def test_the_age_of_a_list_is_sent_on_a_clock_that_processes_share() -> None:
-    """Each event loop has a clock of its own. The ids of the list are not sent."""
+    """The clocks of event loops differ between processes. The ids of the list are not sent."""
     began = time.perf_counter()
     state = ListState(availability(), ("i1", "i2"), trio.current_time() - 60.0)
     entry, _ = pickle.loads(pickle.dumps(mirror_entry(Entry("a", "a.yaml", availability=state))))

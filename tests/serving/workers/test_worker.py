@@ -36,9 +36,10 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_a_worker_answers_after_its_first_orders_and_ends_on_order(freezes: list[str]) -> None:
-    """Health has the recipes and the workers. Metrics come from the parent. Objects are frozen once.
+    """Health shows the workers. Metrics come from the parent.
 
-    With the log level debug, each request without a key is logged.
+    Existing objects are excluded from garbage collection once. At log level debug, each request without a key is
+    logged.
     """
     structlog.reset_defaults()  # an earlier test may have configured a level that drops events
     control, theirs = channel.pair()

@@ -41,7 +41,7 @@ def test_nested_infinite_and_oversized_features_are_refused(value: object) -> No
 
 
 def test_a_vector_may_be_longer_than_a_list_of_labels() -> None:
-    """The longest vector is bounded like the recipe's `dimensions`."""
+    """A vector may have up to 4,096 numbers."""
     assert FEATURE.validate_python([0.5] * fields.MAX_DIMENSIONS)
     with pytest.raises(ValidationError, match="at most 4096 numbers"):
         FEATURE.validate_python([0.5] * (fields.MAX_DIMENSIONS + 1))

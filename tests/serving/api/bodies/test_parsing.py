@@ -127,7 +127,7 @@ async def test_a_mistake_is_reported_once_at_the_name_that_the_client_sent(
 
 
 async def test_a_request_in_a_batch_gets_the_error_of_a_single_request() -> None:
-    """A mistake in a nested field gets the same error in both, too."""
+    """This includes mistakes in nested fields."""
     mistakes = [{"user": "u1"}, {"user_id": "u1", "n": 3}, {"user_id": "u1", "limits": [{"feild": "a", "max": 3}]}]
     async with serving() as (client, _):
         singles = [(await client.post(RECOMMEND, body)).json["detail"] for body in mistakes]

@@ -48,7 +48,7 @@ def test_large_bodies_are_parsed(part: int) -> None:
 
 
 def test_a_body_that_came_with_its_head_is_returned_at_once() -> None:
-    """The limit of the declared length applies to such a body too."""
+    """Such a body is refused if its declared length is too large."""
     bodies = Bodies(Settings(max_body_bytes=CAP), Precedence())
     client = sent(b"other")
     assert trio.run(bodies.take, client.receive, {b"content-length": b"2"}, b"{}") == b"{}"
@@ -58,7 +58,7 @@ def test_a_body_that_came_with_its_head_is_returned_at_once() -> None:
 
 
 def test_a_refused_body_is_read_to_its_end() -> None:
-    """A client that reads only after sending still gets its error."""
+    """A client that reads only after it has sent its body still gets the error."""
     client = sent(b'{"exclude_items":[%b"i"]}' % (b'"i"],' * 400_000))
     with pytest.raises(ValidationFailed, match="Invalid JSON at or after byte 0"):
         take(client)

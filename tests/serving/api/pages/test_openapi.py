@@ -130,7 +130,7 @@ def test_header_fields_of_requests_and_answers_are_described() -> None:
 
 
 def test_the_health_of_workers_is_described() -> None:
-    """The document has the numbers of workers. The tests' check of answers rejects an undocumented key."""
+    """The document describes the numbers of workers. Answers with undescribed keys fail the tests' check."""
     registry = Registry()
     registry.workers = WorkersState(4, 3, 1)
     answer, status = registry.health()
@@ -182,7 +182,7 @@ def test_client_generators_find_a_type_for_every_field() -> None:
     ],
 )
 async def test_the_schema_and_the_server_agree_on_pins_and_history_mode(body: dict[str, Any], is_valid: bool) -> None:
-    """The server accepts a body that the schema accepts."""
+    """The server accepts a body exactly if the schema does."""
     whole = document(__version__, has_keys=True, has_metrics=True)
     schema = {"$ref": "#/components/schemas/RecommendRequest", "components": whole["components"]}
     async with serving() as (client, _):

@@ -87,7 +87,7 @@ async def test_each_answer_has_the_id_of_its_own_request() -> None:
 
 
 async def test_a_change_of_model_policy_or_list_is_ranked_anew() -> None:
-    """Each change makes a new `Served`, whose number is in the cache key."""
+    """An answer from before the change is never sent after it."""
     async with serving() as (client, state):
         ranked = counting(state)
         await answered(client, {"user_id": "u3"})
@@ -117,7 +117,7 @@ async def test_cached_fallbacks_are_counted_too() -> None:
 
 
 async def test_long_bodies_and_long_answers_are_not_cached() -> None:
-    """The memory of the cache is bounded by the number of entries."""
+    """Entries of a bounded size keep the cache small."""
     long_question = {"user_id": "u3", "exclude_items": [f"unknown {number:04}" for number in range(300)]}
     long_answer = {"user_id": "u3", "limit": 60, "explain": 3}
     async with serving() as (client, state):
@@ -130,7 +130,7 @@ async def test_long_bodies_and_long_answers_are_not_cached() -> None:
 
 @pytest.mark.parametrize("padding", [100, 0], ids=["long bodies", "long answers"])
 async def test_the_memory_of_the_cache_is_bounded(padding: int) -> None:
-    """The bound includes body, answer and the overhead of each entry, as the interpreter traces them."""
+    """The counted bytes stay within the bound. The memory that Python allocates is less than twice the bound."""
     most = 80_000
     padded = {"user_id": "u3", "exclude_items": [f"unknown {number:04}" for number in range(padding)]}
     async with serving(Settings(cached_answers=10_000, cached_answers_bytes=most)) as (client, _):
@@ -169,7 +169,7 @@ async def test_a_body_in_parts_is_answered_from_the_cache() -> None:
 
 
 async def test_a_cached_answer_is_never_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cached answer waits for no queue, so a full queue does not refuse it."""
+    """It is sent at once, even if the queue of the model is full."""
     async with serving(Settings(max_queue_s=0.2)) as (client, _):
         known = await answered(client, {"user_id": "u3"})
         monkeypatch.setattr(Lane, "expected_wait_s", lambda lane, batch=0: 60.0)
@@ -179,7 +179,7 @@ async def test_a_cached_answer_is_never_refused(monkeypatch: pytest.MonkeyPatch)
 
 
 async def test_answers_under_timed_rules_are_not_cached() -> None:
-    """Rules with a time begin and end while the server runs."""
+    """Rules with times begin and end while the server runs."""
     pin = TimedPin("i50", 0)
     async with serving() as (client, state):
         ranked = counting(state)

@@ -93,7 +93,7 @@ async def test_long_texts_are_split_into_characters_off_the_event_loop(monkeypat
 
 
 async def test_a_text_of_a_megabyte_is_refused() -> None:
-    """The refusal comes before the whole text is read."""
+    """The server refuses it before it reads the whole text."""
     async with serving() as (client, state):
         describe(state)
         answer = await related(client, {"title": "sea " * 250_000})

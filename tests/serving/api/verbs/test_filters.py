@@ -147,7 +147,7 @@ def canonical_forms(tree: Any) -> list[Any]:
 @given(st.lists(ASKED.filter(lambda tree: "\ud800" not in str(tree)), min_size=1, max_size=6))
 @example([*RIGHT, ["field", "secret", [["any", ["x"]]]]])
 def test_a_cold_and_a_warm_server_answer_any_filter_with_the_same_status(trees: list[Any]) -> None:
-    """Compiled filters in the cache change no status, also for canonical forms and for denied fields."""
+    """A filter that is already compiled in the cache gets the same status as before. Malformed ones get 422."""
     some = [form for tree in trees for form in canonical_forms(tree)]
     answered = trio.run(answers_cold_and_warm, some)
     assert [cold for cold, _ in answered] == [warm for _, warm in answered]
@@ -165,7 +165,7 @@ async def test_a_repeated_key_in_a_filter_is_refused() -> None:
 
 
 async def test_pages_are_slices_of_one_ranking() -> None:
-    """A page behind the end is empty with status 200. An empty ranking gives 404."""
+    """A page after the last item is empty with status 200. An empty ranking gives 404."""
     async with filtering() as (client, _):
         whole = (await client.post(RECOMMEND, {"user_id": "u3", "limit": 30})).json
         pages = [(await client.post(RECOMMEND, {"user_id": "u3", "limit": 7, "offset": o})).json for o in (0, 7, 14)]
@@ -190,7 +190,7 @@ async def test_include_items_ranks_only_these_items() -> None:
 
 
 async def test_the_answer_has_a_profile_if_the_request_has_a_history() -> None:
-    """A history mode or a fallback in the request gives a `profile` too."""
+    """A request with a history mode or a fallback gets a `profile` too."""
     cases: list[tuple[dict[str, Any], str | None]] = [
         ({"user_id": "u1"}, None),
         ({"user_id": "u1", "fallback": "none"}, "user"),
@@ -254,7 +254,7 @@ async def test_a_popular_fallback_is_marked_in_the_answer_and_counted() -> None:
 
 @pytest.mark.parametrize("query", ["limit=0", "limit=1001", "offset=-1", "limit=999&offset=2", "limit=x"])
 async def test_invalid_parameters_of_popular_are_refused(query: str) -> None:
-    """The bounds are those of `:recommend`."""
+    """The bounds of parameters are those of `:recommend`."""
     async with filtering() as (client, _):
         answer = await client.get(POPULAR, query=query)
     assert (answer.status, answer.json["code"]) == (422, "VALIDATION_ERROR")

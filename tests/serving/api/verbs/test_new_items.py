@@ -75,7 +75,7 @@ async def test_a_new_item_has_its_reason_and_metadata() -> None:
 
 
 async def test_filters_lists_and_exclusions_apply_to_new_items() -> None:
-    """Limits, boosts and pins apply to them too."""
+    """Limits, boosts and pins apply to new items, too."""
     async with with_new(None, listed=("n1", "n2", "i40", "i41", "i43", "gone")) as client:
         shown = [
             ids((await client.post(RECOMMEND, {"user_id": "u3", **more})).json)

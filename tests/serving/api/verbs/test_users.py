@@ -85,7 +85,7 @@ async def test_an_item_that_training_never_saw_is_ranked_by_its_features() -> No
 
 
 async def test_many_users_are_encoded_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few users are encoded on the event loop."""
+    """The answer with a few users is encoded on the event loop."""
     threads: list[int] = []
 
     def encode(*arguments: Any) -> bytes:
@@ -130,7 +130,7 @@ async def test_an_invalid_field_is_named_in_the_error(body: dict[str, Any], name
 
 
 async def test_a_key_needs_the_verb_recommend_users() -> None:
-    """The verb `recommend` does not cover it."""
+    """A key with other verbs gets 403, and so does a key with this verb for other verbs."""
     policies = parse_policies(
         b"shop: {verbs: [recommend, recommend-related]}\nmail: {verbs: [recommend-users]}", "p.yaml"
     )
