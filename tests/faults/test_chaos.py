@@ -14,7 +14,7 @@ STEPS = 3
 @pytest.mark.system
 @pytest.mark.parametrize("seed", [1, 2])
 def test_random_faults_lose_no_version_and_no_answer(seed: int, tmp_path: Path) -> None:
-    """Seed 1 uses an object store, and seed 2 local files."""
+    """One run uses an object store, and the other local files."""
     lived = live_through(seed, STEPS, tmp_path / "life")
     assert lived.answers
     assert lived.commands

@@ -132,7 +132,7 @@ def begun(
 def test_a_command_survives_a_failure_of_any_system_call(
     command: str, fault: tuple[str, Failure], begun: tuple[Path, Path, pytest.CaptureFixture[str]]
 ) -> None:
-    """Each kind of call fails with errors that the kernel may return."""
+    """Each system call fails with errors that the kernel may return for it."""
     check(command, fault, *begun)
 
 
@@ -140,14 +140,14 @@ def test_a_command_survives_a_failure_of_any_system_call(
 def test_a_command_survives_failures_of_sampled_system_calls(
     command: str, kind: str, begun: tuple[Path, Path, pytest.CaptureFixture[str]]
 ) -> None:
-    """Pairs of a command and a kind of call are sampled."""
+    """The test takes a sample of the pairs of a command and a kind of system call."""
     check(command, (kind, KINDS[kind][0]), *begun)
 
 
 @pytest.mark.system
 @pytest.mark.parametrize("command", ["train", "recommend", "merge"])
 def test_interrupted_calls_are_repeated(command: str, begun: tuple[Path, Path, pytest.CaptureFixture[str]]) -> None:
-    """A handled signal ends system calls with EINTR. A command that gets hundreds of signals succeeds."""
+    """A handled signal ends a system call with EINTR. A command succeeds although a signal comes each millisecond."""
     trained, tmp_path, capsys = begun
     folder = tmp_path / "interrupted"
     shutil.copytree(trained, folder)

@@ -148,7 +148,7 @@ async def loop(passing: Callable[[int], Awaitable[bool]], stride: int = STRIDE) 
 async def test_a_failing_system_call_ends_at_most_its_own_connection(
     conversation: Conversation, fault: tuple[str, Failure]
 ) -> None:
-    """No client notices an error that loses no byte. Other errors end one connection."""
+    """Clients notice no error that loses no byte. After any other error, one of two connections is still answered."""
     failed = await loop(lambda nth: passes(conversation, *fault, nth))
     print(f"{conversation.__name__}, {fault[0]}: {failed} calls")  # noqa: T201 - `-rP` shows how many
 
@@ -163,6 +163,6 @@ async def test_a_drain_survives_a_failure_of_any_system_call(fault: tuple[str, F
 
 @pytest.mark.parametrize(("kind", "failure"), [("accept", errno.EMFILE), ("receive", errno.EAGAIN), ("send", "short")])
 async def test_failures_of_sampled_system_calls_end_at_most_one_connection(kind: str, failure: Failure) -> None:
-    """One failure of each kind of call is sampled."""
+    """The failures are one kind each for accepting, receiving and sending."""
     assert await loop(lambda nth: passes(kept, kind, failure, nth), 1)
     assert await loop(lambda nth: drains(kind, failure, nth), 1)

@@ -38,7 +38,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("what", [TRAIN, EXPORT, "start", "swap"] if STRIDE == 1 else ["swap"])
 def test_a_command_without_memory_leaves_no_damage(what: str, trained: Path) -> None:
-    """Each attempt has more memory, and only the last ones succeed. After each, a run without a limit succeeds."""
+    """Commands, starts and swaps run with more memory each time. Errors name memory or threads as the reason.
+
+    After each attempt no temporary file is left, and a run without a limit succeeds.
+    """
     command = [sys.executable, "-m", "tests.faults.limited_memory", str(trained), str(STEP_BYTES), what]
     child = subprocess.run(
         command,

@@ -215,7 +215,7 @@ def test_a_server_survives_a_failure_of_any_system_call(
 
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_server_survives_failures_of_sampled_system_calls(moment: str, trained: Path, tmp_path: Path) -> None:
-    """A sample of the `open` calls and of the worker threads fails, at every moment."""
+    """Opening files and starting threads fail during a start, a swap, a list refresh and a recipe change."""
     assert list(check(trained, tmp_path, moment, ("open", KINDS["open"][0])))
     assert list(check(trained, tmp_path, moment, WORKER))
 
@@ -231,5 +231,5 @@ async def reads_keys(folder: Path) -> list[str]:
 
 
 def test_keys_stay_in_force_if_no_thread_can_be_started(trained: Path) -> None:
-    """The next SIGHUP reads the keys."""
+    """The failed reload is logged, and the next SIGHUP reads the new keys."""
     assert trio.run(reads_keys, trained) == ["keys_reload_failed", "keys_reloaded"]

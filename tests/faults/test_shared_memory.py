@@ -74,7 +74,7 @@ def memory_files() -> list[str]:
 @pytest.mark.parametrize(("name", "failure"), FAULTS)
 @pytest.mark.system
 def test_a_failing_call_on_a_memory_file_leaves_no_open_file(name: str, failure: int | str, tmp_path: Path) -> None:
-    """Each file left open would keep the memory of a whole model."""
+    """A file that stays open would occupy the memory of a whole model."""
     prepare(tmp_path, factor_model(6, 8, 3))
     assert memory_files() == []
     for nth in itertools.count(1, max(STRIDE // 4, 1)):

@@ -88,7 +88,7 @@ def test_a_store_survives_a_failure_of_any_request(
     trained: tuple[Path, dict[str, bytes]],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The request fails without an effect, or its answer is lost after the effect."""
+    """A request fails before its effect, or its answer is lost after the effect."""
     for code, last in runs(command, fault, trained, capsys):
         if code:
             assert json.loads(last)["code"] != "internal_error", last
