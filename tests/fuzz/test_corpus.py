@@ -1,4 +1,4 @@
-"""Every input that the fuzzer found worth keeping, once more, in an ordinary test."""
+"""Every kept input of the fuzzer runs once more as an ordinary test."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.fuzz.targets import TARGETS
 
 @pytest.mark.parametrize("target", list(TARGETS))
 def test_inputs_of_the_corpus_raise_only_documented_errors(target: str) -> None:
-    """No kept input raises anything but the errors that its reader may raise."""
+    """The parser of each kept input accepts it, or raises an error that it documents."""
     inputs = dict(kept(target))
     assert inputs
     for content in inputs.values():
