@@ -98,7 +98,7 @@ def has_new(client: httpx.Client) -> bool:
 
 @pytest.mark.timeout(600)  # 10 s alone, many times as long beside other tests
 def test_every_worker_and_every_batch_gives_the_same_bits(tmp_path: Path) -> None:
-    """This holds for random requests, with new items, metadata and filter fields of the recipe."""
+    """The requests are random, and the recipe has new items, metadata and filter fields."""
     home = make_home(tmp_path, "films", everything(), head=HEAD)
     with (tmp_path / "items.csv").open("w", newline="", encoding="utf-8") as file:
         rows = [[item, f"Film {item}", "abc"[place % 3], 1960 + place] for place, item in enumerate(IDS[:-1])]

@@ -1,4 +1,4 @@
-"""Items that a user rated low are in no recommendation for them, from exports and Python, also after a refit."""
+"""Items that a user rated low are not recommended to this user, by exports or in Python, even after a refit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def rate(shop: Shop) -> None:
 
 @pytest.mark.parametrize("repeats", [False, True])
 def test_hidden_items_are_shown_only_with_include_seen(repeats: bool, shop: Shop) -> None:
-    """This holds with `repeats: true` and after a refit too."""
+    """The items stay hidden with `repeats: true` and after a refit."""
     rate(shop)
     shop.recipe.write_text(shop.recipe.read_text() + BLOCKS)
     if repeats:

@@ -25,7 +25,7 @@ HEAD = header(
 
 
 def test_a_new_item_is_recommended_and_follows_its_list(tmp_path: Path) -> None:
-    """A broken list changes nothing, and the next valid one takes effect."""
+    """A broken list changes nothing. The next valid list takes effect."""
     home = make_home(tmp_path, "films", model(), head=HEAD)
     listed = tmp_path / "new.csv"
     put(listed, "item_id,tag,age\nn1,a,20\ni3,b,30\n")

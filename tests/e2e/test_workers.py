@@ -123,7 +123,7 @@ def has_answered(load: Load, count: int) -> bool:
 
 @pytest.mark.timeout(180 + 5 * KILLS)
 def test_a_killed_worker_is_replaced_at_once_and_loses_only_its_requests(tmp_path: Path) -> None:
-    """Its counts in the metrics stay. A killed template is restarted too.
+    """Metrics keep the counts of the killed worker. The process that forks workers is restarted too.
 
     SVC_TEST_KILLS is the number of killed workers.
     """
@@ -165,7 +165,7 @@ def test_a_killed_worker_is_replaced_at_once_and_loses_only_its_requests(tmp_pat
 
 
 def test_a_stopped_worker_is_replaced_and_sigterm_drains_all_workers(tmp_path: Path) -> None:
-    """A worker that sends nothing counts as stopped. A rate limit holds for all workers together."""
+    """A worker without heartbeats counts as stopped. All workers share one rate limit, and have no signing key."""
     (tmp_path / "policies.yaml").write_text("shop: {rate: 1/h, burst: 5}\n")
     env = {"SVC_API_KEYS": f"shop:{hash_api_key(SHOP)}", "SVC_API_KEY_POLICIES": str(tmp_path / "policies.yaml")}
     env |= {"SVC_WORKERS": "3", "SVC_METRICS_PORT": "0", "SVC_RECIPE_STORE_SECRET": "s3cr3t"}

@@ -472,7 +472,7 @@ def test_a_history_with_an_order_is_listed_from_oldest_to_newest(browser: Any, t
 
 
 def test_the_page_says_why_it_is_short_and_how_many_items_have_score_0(tab: Tab) -> None:
-    """It says nothing of items with score 0 if there are none."""
+    """The page does not mention score 0 if no item has it."""
     page = tab.open()
     tab.recommend("u1", 100)
     playwright.expect(page.locator("#answer")).to_contain_text("no more items may be shown")

@@ -106,7 +106,7 @@ class ExpensiveClients(Clients):
     ("name", "batched"), [*((name, False) for name in EXPENSIVE), ("a boost", True), ("all", True)]
 )
 def test_expensive_requests_hardly_delay_plain_requests_and_probes(server: Server, name: str, batched: bool) -> None:
-    """Beside expensive requests, a plain request takes at most `2 * CALL_S` longer and a probe less than 25 ms."""
+    """Beside expensive requests, a plain request takes at most 0.1 s longer and a probe less than 25 ms."""
     request = {"user_id": "u7", **EXPENSIVE[name]}
     if batched:
         path = "/v1/recipes/a:batch-recommend"
