@@ -41,7 +41,7 @@ def test_the_hash_is_scrypt_behind_a_fixed_prefix() -> None:
     "text", ["nonsense", "k:sha256:12", "k:" + "0" * 64, "k k:sha256:" + "0" * 64, ":sha256:" + "0" * 64]
 )
 def test_an_invalid_key_list_is_refused_without_its_values(text: str) -> None:
-    """The message has the number of the entry and the command that makes a valid one."""
+    """The message has the number of the entry, but not its text."""
     with pytest.raises(ConfigError, match="entry 2") as caught:
         parse_api_keys(f"good:sha256:{'a' * 64},{text}")
     assert text not in str(caught.value)
@@ -206,7 +206,7 @@ async def test_a_burst_is_answered_at_once_and_a_flood_at_a_rate() -> None:
 
 
 async def test_a_burst_after_the_end_of_a_flood_is_answered_at_once() -> None:
-    """The burst is full again as soon as the last refusal of the flood is due."""
+    """The burst is full again after the longest wait and the time in which a burst accrues."""
     throttle = RefusalThrottle(PER_S, BURST, LONGEST_S)
     for _ in range(1_000):
         throttle.next_wait_s()

@@ -126,7 +126,7 @@ async def test_a_batch_of_failures_is_still_200() -> None:
 
 
 async def test_a_failed_scorer_leaves_other_recipes_alone() -> None:
-    """A scorer that runs out of memory gives 500, and the log has the request id. Its lane goes on."""
+    """Each request to a scorer without memory gets 500 and a line in the log. Other recipes are answered."""
     async with serving() as (client, _):
         with capture_logs() as logs:
             for _ in range(3):

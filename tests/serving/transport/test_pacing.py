@@ -74,7 +74,7 @@ async def test_each_turn_lets_in_a_bounded_number() -> None:
 
 
 async def test_long_turns_let_fewer_in() -> None:
-    """Each long turn halves the number of connections that enter, down to a lower bound."""
+    """After several long turns, only the fewest connections enter in each turn."""
     order = await entering(TurnScheduler(), [Rank.KNOWN] * 100, work_s=pacing.SHORT_TURN_S)
     turns = [turn for turn, _ in order]
     assert [turns.count(turn) for turn in sorted(set(turns))][-5:-1] == [FEWEST_A_TURN] * 4
@@ -99,7 +99,7 @@ async def test_a_single_connection_of_another_rank_does_not_wait_for_many(many: 
 
 
 async def test_ranks_enter_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first ranks enter sooner, but each turn has at least one connection of each rank."""
+    """Known clients enter sooner than newcomers, and newcomers sooner than further requests of a connection."""
     scheduler = TurnScheduler()
     monkeypatch.setattr(pacing, "SHORT_TURN_S", 10.0)
     scheduler._share = 10
