@@ -106,7 +106,7 @@ def test_faulty_web_servers_end_the_training_with_their_fault(
 
 
 def test_a_refused_connection_is_an_error(fails: Fails) -> None:
-    """No server listens at the port."""
+    """The error says that the connection was refused."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         assert "refused" in fails(at(f"http://127.0.0.1:{unused.getsockname()[1]}"))["error"]

@@ -199,7 +199,7 @@ def test_a_broken_csv_file_is_named(make: Any, tmp_path: Path) -> None:
 
 
 def test_symlinks_are_followed_and_cycles_refused(make: Any, tmp_path: Path) -> None:
-    """The error for a cycle names the link."""
+    """A link to a folder that contains the link is an error."""
     days(tmp_path / "elsewhere", 2)
     (tmp_path / "lake").mkdir()
     (tmp_path / "lake/more").symlink_to(tmp_path / "elsewhere")
