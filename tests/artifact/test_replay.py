@@ -222,7 +222,7 @@ def test_the_refusal_is_logged_with_both_serials(tmp_path: Path, state: Path) ->
 
 
 def test_concurrent_loads_keep_the_highest_serial(tmp_path: Path, state: Path) -> None:
-    """All recipes and threads of a process share one guard."""
+    """Four threads load artifacts with different serials through one guard."""
     guard = ReplayGuard.of(Settings(state_dir=str(state)))
     folders = [tmp_path / str(n) for n in range(4)]
     for number, folder in enumerate(folders):
