@@ -35,10 +35,7 @@ def test_all_formats_have_the_same_rows(artifact: Artifact, recommend: Export, t
 def test_a_parquet_file_has_row_groups_of_bounded_size(
     artifact: Artifact, recommend: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A group is written once it is full.
-
-    Its statistics of the leading id let readers skip groups, and no cell is null.
-    """
+    """A row group is written once it is full. Only the leading id has statistics. No column is nullable."""
     sizes = {256 * 7: [256 * 7, 256 * 7, (N_USERS - 512) * 7], 256 * 7 + 1: [512 * 7, (N_USERS - 512) * 7]}
     for limit, expected in reversed(sizes.items()):
         monkeypatch.setattr("svc.export.formats.ROW_GROUP", limit)
