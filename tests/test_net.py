@@ -252,7 +252,7 @@ def test_the_next_address_is_tried_when_one_refuses(monkeypatch: pytest.MonkeyPa
     "url", ["ftp://h/x", "http:///x", "nothing", "http://[bad", "http://h:99999999/", "http://u:SECRET@h/"]
 )
 def test_malformed_urls_are_refused(url: str) -> None:
-    """Other schemes, missing hosts, broken ports and user-info are refused without a connection."""
+    """Other schemes, missing hosts, broken ports and user-info are refused. The error shows no secret of the URL."""
     with pytest.raises(FetchError) as caught:
         get(url)
     assert "SECRET" not in str(caught.value)
