@@ -41,7 +41,7 @@ def test_a_table_in_memory_is_read_like_a_file() -> None:
 
 
 def test_a_table_is_not_found_outside_its_context() -> None:
-    """A recipe in a file cannot name a table in memory, and messages do not suggest the type."""
+    """After its context, the digest of a table names no source. The list of installed types omits this type."""
     with offer_table(TABLE, ["user"]) as digest:
         pass
     with pytest.raises(DataSourceError, match=r"svc\.train\(data\) in Python"):
