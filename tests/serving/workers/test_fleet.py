@@ -124,7 +124,7 @@ async def test_a_new_worker_gets_the_current_state() -> None:
 
 
 async def test_a_key_keeps_its_cells_when_policies_change() -> None:
-    """The used part of its rate stays used."""
+    """The cells hold the used part of the key's rate, so a new policy does not reset it."""
     fleet = fleet_of(1)
     worker, _ = add_worker(fleet, 1)
     fleet.tell_policies({"a": 1, "b": 2})

@@ -102,5 +102,5 @@ def test_the_cells_of_keys_never_collide_and_are_freed(seed: int, monkeypatch: p
 
 
 def test_the_longest_policy_file_has_a_cell_for_each_key() -> None:
-    """The shortest policy of a key takes six bytes."""
+    """Each key takes at least the six bytes of `a: {}` and a line end."""
     assert MAX_BYTES // len("a: {}\n") <= CELLS

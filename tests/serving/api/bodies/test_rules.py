@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 async def test_rules_reorder_the_page_and_are_given_as_reasons() -> None:
     """Pins, boosts, limits and diversity change the page, and `reason` names the rule of an item.
 
-    A pin of an unknown item is listed as ignored. Items that the filter excludes stay away.
+    A pin of an unknown item is listed as ignored. A pin works with a filter that its item satisfies.
     """
     async with filtering() as (client, _):
         asked = {
