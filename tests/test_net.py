@@ -194,7 +194,7 @@ CLOSED_NETWORKS = (
 
 @pytest.mark.parametrize("network", CLOSED_NETWORKS)
 def test_no_address_of_a_special_network_is_public(monkeypatch: pytest.MonkeyPatch, network: str) -> None:
-    """The first, last and random addresses are tried, also inside IPv6. Python's own opinion does not matter."""
+    """First, last and random addresses are tried, also inside IPv6. Python's `is_global` does not affect the result."""
     for of in (ipaddress.IPv4Address, ipaddress.IPv6Address):
         monkeypatch.setattr(of, "is_global", property(lambda _: True))
         monkeypatch.setattr(of, "is_private", property(lambda _: False))
