@@ -36,18 +36,18 @@ def test_families_have_their_exit_codes(name: str, exit_code: int) -> None:
 
 
 def test_a_busy_lock_is_no_training_error() -> None:
-    """Another run holding the lock is a condition of orchestration, not a failed training."""
+    """A held lock means that a training did not start, and not that it failed."""
     assert not issubclass(errors.LockContestedError, errors.TrainingError)
 
 
 def test_subclasses_keep_the_exit_code_of_their_family() -> None:
-    """Every training failure ends with 4, every unusable artifact with 5."""
+    """The exit code is 4 for every training error, and 5 for every artifact error."""
     for family in (errors.TrainingError, ArtifactError, errors.DataSourceError, errors.ConfigError):
         assert {c.exit_code for c in CLASSES if issubclass(c, family)} == {family.exit_code}
 
 
 def test_artifact_errors_have_a_known_stage_and_a_reason() -> None:
-    """The stage picks the startup event, the reason is a metric label."""
+    """The stage selects the event at the start. The reason is a label of a metric."""
     for c in CLASSES:
         if issubclass(c, ArtifactError):
             assert c.stage in ("read", "parse", "hmac", "deserialize")
@@ -72,7 +72,7 @@ def test_a_limit_of_the_machine_is_named(error: Exception, words: str) -> None:
 
 
 def test_an_error_carries_its_message_and_fields() -> None:
-    """`fields` join the structured record of the error; the caller's mapping is copied."""
+    """The fields are part of the log record. Later changes of the caller's mapping have no effect on them."""
     given = {"n_rows": 1}
     error = errors.MinDataViolation("too few rows", fields=given)
     given["n_rows"] = 2

@@ -19,7 +19,7 @@ SOURCES = [path for path in Path(svc.__file__).parent.rglob("*.py") if path.name
 
 
 def test_api_errors_have_distinct_codes_and_client_or_server_statuses() -> None:
-    """A client tells two answers apart by `code` alone."""
+    """Every code is unique, so that a client needs no other field to distinguish errors."""
     assert len({c.code for c in CLASSES}) == len(CLASSES)
     assert all(400 <= c.http_status < 600 for c in CLASSES)
 
@@ -36,13 +36,13 @@ def test_api_errors_have_distinct_codes_and_client_or_server_statuses() -> None:
     ],
 )
 def test_metric_status_is_the_code_in_lower_case_but_for_server_faults(error: type[ApiError], status: str) -> None:
-    """An unloaded recipe counts as `unavailable`, other 5xx as `error`."""
+    """RecipeUnavailable and AvailabilityStale count as `unavailable`, and InternalError as `error`."""
     assert error.metric_status == status
 
 
 @pytest.mark.parametrize("error", CLASSES)
 def test_the_text_of_an_error_stands_on_its_class_alone(error: type[ApiError]) -> None:
-    """A raise without a message answers with it; no other module holds a copy, nor a text with the same gap."""
+    """An error without a message of its own has this text. No other module contains the text or its template."""
     assert error.detail
     assert error("").message == error.detail
     patterns = [re.escape(error.detail)]
