@@ -46,7 +46,7 @@ def test_a_variable_of_the_command_line_overrides_the_environment(
 
 
 def test_only_training_needs_the_variables_of_its_source(recipe_file: Path) -> None:
-    """A server and an export load the same recipe without them."""
+    """A server and an export load the same recipe although the variables are not set."""
     with pytest.raises(RecipeError, match="SVC_RECIPE_ROWS"):
         load(recipe_file, None, Settings())
     assert load(recipe_file, None, Settings(), for_serving=True)[0].recipe.name == "books"
@@ -75,7 +75,7 @@ def test_unsigned_mode_needs_both_flags_and_a_development_environment(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Misuse ends with 8 before anything is read, and the message names the flag."""
+    """In all other cases the exit code is 8 before anything is read. The message names the flag."""
     monkeypatch.setenv("SVC_ENV", env)
     assert main.run([*command, *arguments]) == 8
     assert "--dev-allow-unsigned" in str(last_error(capsys)["error"])

@@ -111,7 +111,7 @@ def test_files_only_writes_data_recipes_and_private_keys(tmp_path: Path) -> None
 
 
 def test_a_second_demo_keeps_the_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Artifacts and clients of the first demo stay valid. A key file without a key is an error."""
+    """Artifacts and clients of the first demo stay valid. A key file that lacks one of the keys is an error."""
     folder = tmp_path / "shop"
     assert run(["demo", "--files-only", "--folder", str(folder)]) == 0
     keys = (folder / "keys.env").read_text()
@@ -124,9 +124,9 @@ def test_a_second_demo_keeps_the_keys(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 class Child:
-    """A fake process of a command: `ends` are the results of waiting, in order, exit codes or errors to raise.
+    """A fake process of a command, which records its calls.
 
-    It records the calls.
+    `ends` are the results of its calls of `wait`: exit codes, or errors to raise.
     """
 
     def __init__(self, *ends: Any, running: bool = True) -> None:
@@ -179,7 +179,7 @@ def test_the_demo_ends_every_command_that_it_started(
     calls: list[list[str]],
     words: str,
 ) -> None:
-    """A failed training ends the demo with its exit code, Ctrl-C with 0.
+    """The demo ends with the exit code of a failed training, and with 0 after Ctrl-C.
 
     A command that does not terminate is killed.
     """
@@ -286,7 +286,7 @@ def test_printed_curl_commands_send_the_answered_requests(tmp_path: Path, capsys
             self.wfile.write(data)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Nothing."""
+            """Write nothing to standard error."""
 
     shutil.copytree(FILES / "data", tmp_path / "data")
     with ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:

@@ -146,7 +146,7 @@ def test_inspect_prints_a_summary_of_thirteen_lines(inspected: Callable[..., lis
 
 
 def test_inspect_prints_the_gain_and_features_of_the_ranker(inspected: Callable[..., list[str]]) -> None:
-    """Values of other types in the header do no harm."""
+    """Values of unexpected types in the header cause no error."""
     gain = {"value": 0.0548, "low": 0.048, "high": 0.0616}
     for ranker, line in (
         (
@@ -160,6 +160,6 @@ def test_inspect_prints_the_gain_and_features_of_the_ranker(inspected: Callable[
 
 
 def test_inspect_prints_the_recency_of_the_model(inspected: Callable[..., list[str]]) -> None:
-    """A value of another type does no harm."""
+    """A value of an unexpected type causes no error."""
     for value in (0.5, "x"):
         assert f"recency: {value}" in inspected(recency=value)

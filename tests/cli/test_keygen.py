@@ -99,7 +99,7 @@ def test_keys_are_appended_to_the_existing_ones(tmp_path: Path, capsys: pytest.C
     [("SVC_SIGNING_KEYS=a:00\n", 0o600, 2), ("# mine\n\nname: shop\n", 0o600, 8), ("", 0o660, 8), ("", 0o604, 8)],
 )
 def test_an_unsuitable_file_is_refused_and_not_changed(tmp_path: Path, text: str, mode: int, code: int) -> None:
-    """The file has this kid already, is of another kind, or others may read it."""
+    """A file is unsuitable if it has this kid already, is of another kind, or is accessible to others."""
     file = tmp_path / "keys.env"
     file.write_text(text, encoding="utf-8")
     file.chmod(mode)

@@ -83,7 +83,7 @@ def names(found: Any) -> list[str]:
 
 
 def test_without_filters_and_lists_all_items_are_allowed(make: Any) -> None:
-    """No table is read either."""
+    """No table is read for this."""
     assert allowed_items(make(None), None, ITEMS, Settings(), {}) is None
 
 

@@ -14,7 +14,10 @@ from tests.serving.artifacts import SIGNING_KEYS, popularity_model, write_artifa
 def test_artifacts_are_verified_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A missing artifact, a wrong key and a header without a training end with 5, no keys with 8. No page appears."""
+    """The exit code is 5 for a missing artifact, a wrong key or a header without a training.
+
+    It is 8 without keys. No page is written.
+    """
     path, page = tmp_path / "a.svc", tmp_path / "page.html"
     command = ["report", str(path), "--output", str(page)]
     assert main.run(command) == 5

@@ -18,7 +18,7 @@ from tests.cli.conftest import last_error
 
 
 def test_serving_without_auth_needs_a_development_environment(capsys: pytest.CaptureFixture[str]) -> None:
-    """In production an open server is a mistake."""
+    """The error names SVC_ENV. In production, a server without authentication is a mistake."""
     assert main.run(["serve", "--recipes", ".", "--insecure-no-auth"]) == 8
     assert "SVC_ENV" in str(last_error(capsys)["error"])
 
@@ -27,7 +27,7 @@ def test_serving_without_auth_needs_a_development_environment(capsys: pytest.Cap
 def test_an_api_key_in_a_misspelt_variable_is_refused(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The server would answer everybody without its owner knowing."""
+    """The error names the variable and `svc keygen`. It does not repeat the key."""
     monkeypatch.setenv(name, "s3cret")
     assert main.run(["serve", "--recipes", str(tmp_path)]) == 8
     error = str(last_error(capsys)["error"])

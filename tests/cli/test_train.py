@@ -83,13 +83,13 @@ def test_a_training_with_a_refused_model_is_a_success(tmp_path: Path) -> None:
 
 
 def test_without_a_success_its_time_is_missing(tmp_path: Path) -> None:
-    """A zero would be a success in 1970."""
+    """The metric is omitted, because a time of 0 would be a success in 1970."""
     write_metrics_file(tmp_path / "a.prom", "a", 3, 1)
     assert "svc_train_last_success_timestamp_seconds" not in values(tmp_path / "a.prom")
 
 
 def test_an_unusable_metrics_file_is_refused_before_training(tmp_path: Path) -> None:
-    """A later check would fail after an hour of training."""
+    """The check comes before the training, which may take an hour."""
     with pytest.raises(UsageError, match=r"must end in \.prom"):
         check_metrics_file(tmp_path / "books.txt")
     for path in (tmp_path / "nowhere" / "books.prom", tmp_path / "folder.prom"):
@@ -111,7 +111,7 @@ def test_a_training_does_not_start_with_an_unusable_metrics_file(
 
 
 def test_a_recipe_that_cannot_be_loaded_counts_under_its_file_name(tmp_path: Path) -> None:
-    """Monitors see it like any failed run."""
+    """The metrics file counts it like any other failed run."""
     (tmp_path / "books.yaml").write_text("name: [")
     path = tmp_path / "books.prom"
     assert main.run(["train", str(tmp_path / "books.yaml"), "--metrics-file", str(path)]) == 2

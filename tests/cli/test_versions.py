@@ -31,8 +31,9 @@ def trained(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_impossible_requests_end_with_5_8_or_2(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No earlier version, an unknown version and one of another recipe end with 5, no signing key with 8, no versions
-    with 2.
+    """The exit code is 5 without an earlier version, for an unknown version and for a version of another recipe.
+
+    It is 8 without a signing key, and 2 for a recipe without versions.
     """
     monkeypatch.setenv("SVC_ARTIFACT_SIGNATURE", "ed25519")
     train(recipe, "r1")
