@@ -80,7 +80,7 @@ def test_ids_may_be_numbers_or_categories(tmp_path: Path) -> None:
 
 
 def test_integer_ids_beside_missing_values_stay_whole() -> None:
-    """A float of 7.0 would be another id than 7."""
+    """An integer id beside a missing value keeps its digits. As a float, 7 would become the other id 7.0."""
     users, items = pa.array([7, None, 9]), pa.array(["i40", "i41", "i40"])
     frame = id_columns({"u": users, "i": items}, "u", "i")
     assert frame["u"].astype(str)[frame["u"].notna()].tolist() == ["7", "9"]

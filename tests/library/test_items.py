@@ -112,7 +112,7 @@ def test_an_unusable_frame_of_items_is_refused(artifact: Path, items: Any, words
 
 
 def test_filters_without_items_are_refused(artifact: Path) -> None:
-    """The error says which argument to give."""
+    """The error names the argument `items`, which the call lacks."""
     for control in ({"filter": {"year": {"gte": 1}}}, {"limits": [{"field": "genres", "max": 1}]}):
         with pytest.raises(UsageError, match="items="):
             svc.load(artifact, keys=SIGNING_KEYS).recommend("ü 3", **control)
@@ -152,7 +152,7 @@ def listed_items(titles: MetadataTable, fields: FilterFields, columns: NDArray[n
 
 @pytest.mark.parametrize("shares", [(0.2, 0.0), (None, 0.0), (0.5, 0.3)])
 async def test_new_items_stand_in_frames_as_in_answers(tmp_path: Path, shares: tuple[float | None, float]) -> None:
-    """Order, score bits, reasons, explanations, titles, filters and rules agree, alone and for many users."""
+    """Results for one user and for many have the order, score bits, reasons, titles, filters and rules of the API."""
     trained = model()
     n_items = trained.n_items
     ids = IdTable.from_ids([*trained.item_ids.all(), "n0", "n1", "n2"])

@@ -40,7 +40,7 @@ def test_a_recommender_has_sizes_ids_header_and_version(books: svc.Recommender) 
 
 
 def test_recommend_returns_the_best_unseen_items(books: svc.Recommender) -> None:
-    """The best items come first, without excluded ones, and without the own history unless requested."""
+    """The best items come first. Excluded items are left out, and so is the user's own history unless requested."""
     found = books.recommend("ü 1", limit=12)
     assert list(found.columns) == ["item_id", "score"]
     assert len(found) == 12
@@ -117,7 +117,7 @@ def test_related_items_leave_out_seeds(books: svc.Recommender) -> None:
 def test_reasons_add_up_to_the_score(tmp_path: Path, family: str) -> None:
     """For users and seeds, the shares and the rest add up to 1, with items and scores of the recommendation.
 
-    Explanations solve the history again. These factors are random, so known users have other vectors there.
+    An explanation computes the user's vector from the history. The vectors of these models are random, so it differs.
     """
     write_artifact(tmp_path / "a.svc", MODELS[family]())
     shop = svc.load(tmp_path / "a.svc", keys=SIGNING_KEYS)
@@ -167,7 +167,7 @@ def test_scores_are_float64_without_rounding(books: svc.Recommender) -> None:
 
 
 def test_keys_come_in_three_forms(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Text, a mapping and the environment work. Other values are an error that shows no key."""
+    """Keys are a text, a mapping, or from the environment. The error for missing or invalid keys shows no key."""
     versions = {svc.load(artifact, keys=SIGNING_KEYS).model_version}
     versions.add(svc.load(str(artifact), keys={"k1": "11" * 32}).model_version)
     monkeypatch.setenv("SVC_SIGNING_KEYS", SIGNING_KEYS)
@@ -221,7 +221,7 @@ def test_a_program_keeps_its_own_logging(tmp_path: Path) -> None:
 
 
 def test_records_go_to_the_logger_of_the_program(artifact: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Records go there unless a command has set up logging."""
+    """Records go to the program's own logger unless a command has set up logging."""
     structlog.reset_defaults()
     try:
         svc.load(artifact, keys=SIGNING_KEYS)

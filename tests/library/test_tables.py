@@ -123,7 +123,7 @@ def test_duckdb_relations_are_trained_on_and_judged_by() -> None:
 
 
 def test_a_dict_is_a_recipe(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its paths start at the working folder. With an output it is written and needs a key."""
+    """Paths in the dict are relative to the working folder. With an output, the artifact is written and needs a key."""
     monkeypatch.chdir(tmp_path)
     sales().to_csv("sales.csv", index=False)
     recipe = {
@@ -183,7 +183,7 @@ def test_errors_name_the_argument_its_value_and_the_way_out(spoil: Any, options:
 
 
 def test_misspelt_options_and_times_without_a_unit_are_refused() -> None:
-    """A misspelt option, and times without a unit, are refused."""
+    """The error suggests the nearest option, or names the unit in which the times are near today."""
     with pytest.raises(RecipeError, match="no argument 'n_trial'; did you mean n_trials"):
         svc.train(sales(), n_trial=3)
     with pytest.raises(TimeUnitRequired, match=r"1600000000 is a time near today in s.*time_unit=\.\.\."):
@@ -203,7 +203,7 @@ def test_missing_ids_may_be_dropped() -> None:
 
 
 def test_each_result_has_a_table() -> None:
-    """No style sets a colour, so that a dark page keeps its own."""
+    """Results are shown as HTML tables. No style sets a colour, so that a dark page keeps its own."""
     result = svc.train(sales(), **SMALL)
     assert "artifact" not in result._repr_html_()
     judged = svc.evaluate(result.recommender, pd.DataFrame({"user_id": ["u1", "u2"], "item_id": ["none", "none"]}))
@@ -224,7 +224,7 @@ def test_dir_lists_public_names() -> None:
 
 
 def test_a_series_of_any_library_is_no_table() -> None:
-    """It offers an Arrow stream too, as tables do."""
+    """A series is not taken for a table, although it offers an Arrow stream as tables do."""
 
     class Stream:
         def __arrow_c_stream__(self) -> None: ...
