@@ -89,7 +89,7 @@ def around(pickled: bytes, *buffers: bytes) -> memoryview:
 @pytest.mark.parametrize("dtype", ALL_DTYPES)
 @pytest.mark.parametrize("shape", [(0,), (7,), (3, 5), (0, 4), (), (2, 3, 4)])
 def test_arrays_come_back_equal_and_read_only(dtype: str, shape: tuple[int, ...]) -> None:
-    """Arrays of every admitted element type and shape survive. They cannot be written to afterwards."""
+    """Arrays of every admitted type and shape keep their values. Decoded arrays are read-only."""
     value = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype)
     back = codec.decode(payload_of(value))
     assert back.dtype == value.dtype
@@ -175,7 +175,7 @@ def test_encode_refuses_values_that_decode_would_refuse(value: object) -> None:
 
 
 class Marks:
-    """Pickles as a call that leaves a mark if it is ever made."""
+    """An object that is pickled as a call. The call leaves a mark if it is ever made."""
 
     def __init__(self, function: Any, *arguments: Any) -> None:
         self.call = (function, arguments)
@@ -369,7 +369,7 @@ def test_unused_or_missing_buffers_do_no_harm() -> None:
 @given(st.binary(max_size=400))
 @settings(max_examples=150, deadline=None)
 def test_any_bytes_give_a_value_or_a_payload_error(data: bytes) -> None:
-    """Any bytes give a plain value or one of the two errors."""
+    """Decoding arbitrary bytes gives a plain value, or raises ForbiddenClass or PayloadInvalid."""
     for payload in (memoryview(data), around(data), around(b"\x80\x05" + data + b".")):
         with contextlib.suppress(ForbiddenClass, PayloadInvalid):
             codec.decode(payload)

@@ -308,7 +308,7 @@ def check(model: Model, questions: list[tuple[dict[str, Any], Restriction]]) -> 
 @settings(max_examples=12)
 @given(questions=st.lists(st.tuples(bodies, restrictions), min_size=4, max_size=9))
 def test_a_new_item_stands_where_the_embedder_would_put_it(name: str, questions: Any) -> None:
-    """A new item's own score decides, or its rank if another part answers, with all controls of a request together."""
+    """A new item is placed by its own score, or by its rank if another part answers. Requests have all controls."""
     check(hiding(name), questions)
 
 

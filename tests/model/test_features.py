@@ -68,7 +68,7 @@ def test_a_number_that_cannot_be_standardized_is_refused(value: object) -> None:
 
 
 def test_a_boolean_is_one_or_zero() -> None:
-    """A boolean gives the place of 1 or 0, as in a table for training."""
+    """True is encoded like 1 and False like 0, as in a table for training."""
     column = NumberColumn("in_print", mean=0.5, deviation=0.5, low=0.0, high=1.0)
     assert [float(column.read(value)[0][1][0]) for value in (True, False)] == [1.0, -1.0]
 

@@ -85,7 +85,7 @@ def test_ials_gives_a_history_the_vector_of_training(loss: str, scaling: str, nu
 
 
 def test_features_are_a_prior_beside_a_history() -> None:
-    """The answer is that of irspack's cold user with features."""
+    """Scores equal those of irspack for a cold user with the same features and history."""
     rng = np.random.default_rng(2)
     constant = sps.csr_matrix(np.ones((N_USERS, 1), dtype=np.float32))
     recommender = ials(user_features=constant, lambda_user_feature=5.0)

@@ -15,7 +15,7 @@ def test_positions_are_dense_ranks_from_the_latest() -> None:
 
 
 def test_the_weight_of_an_old_position_is_never_zero() -> None:
-    """The exponential underflows, and the solve divides by the weight."""
+    """The solve divides by the weight, and without a lower bound the exponential would underflow to 0."""
     found = decay_factors(np.array([0, 1, 5000]), 2.0)
     assert found.tolist() == [1.0, float(np.exp(-2.0)), LEAST]
     assert np.float32(LEAST) > 0

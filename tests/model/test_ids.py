@@ -29,7 +29,7 @@ def test_rows_and_ids_map_onto_each_other(ids: list[str], others: list[str]) -> 
 
 
 def test_ids_are_never_normalised() -> None:
-    """Composed and decomposed spellings, case and blanks make different ids: ids are bytes, never normalised."""
+    """Composed and decomposed spellings, case and blanks make different ids, because ids are bytes."""
     spellings = ["\u00e9", "e\u0301", "E", "e", " e", "e ", "1", "1.0", "01"]
     table = IdTable.from_ids(spellings)
     assert [table.index(text) for text in spellings] == list(range(len(spellings)))
@@ -67,7 +67,7 @@ def test_ids_with_equal_digests_are_distinguished(monkeypatch: pytest.MonkeyPatc
 
 
 def test_digests_do_not_depend_on_the_process() -> None:
-    """A table made under another hash seed finds its ids: the digest of an id is a constant."""
+    """The digest of an id is a constant, so that every process finds the ids of a table."""
     assert IdTable.from_ids(["movie-1"]).hashes.tolist() == [10162577116074038705]
 
 

@@ -157,7 +157,7 @@ def test_another_features_version_is_refused(found: int) -> None:
 
 
 def test_every_part_must_be_verified() -> None:
-    """A neighbour model with an iALS part for cold starts is refused if iALS is."""
+    """A neighbour model with an iALS part for cold starts is refused if iALS is not verified."""
     parts = [{"class": "CosineKNNRecommender"}, {"class": "IALSRecommender"}]
     head = {"irspack_version": "0.4.3", "best_class": "CosineKNNRecommender"}
     assert check_version_skew(head, "0.5.1", allow=False) is None
@@ -221,7 +221,10 @@ def with_recency_by_part() -> History:
     ],
 )
 def test_optional_parts_have_the_sizes_of_the_model(parts: dict[str, Any], message: str) -> None:
-    """Hidden items need a row for each user. Popularity and the cold-start part need an entry for each item."""
+    """Hidden items, means and deviations need an entry for each user.
+
+    Popularity and the cold-start part need one for each item.
+    """
     history, scorer = History(np.array([0, 1]), np.array([2], np.int32)), PopularityScorer(np.ones(3))
     users, items = IdTable.from_ids(["u"]), IdTable.from_ids(["a", "b", "c"])
     model = Model(user_ids=users, item_ids=items, history=history, scorer=scorer, features=None)

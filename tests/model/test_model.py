@@ -169,7 +169,7 @@ def test_a_decoded_payload_answers_with_the_same_bits(family: str) -> None:
 
 
 def test_an_unknown_user_needs_features() -> None:
-    """Without features the error is 404, and 400 on a model without features. A known user needs none."""
+    """The error is UnknownUser, or FeaturesNotSupported on a model without features. A known user needs no features."""
     plain, featured = made("ials"), made("ials", features=True)
     with pytest.raises(UnknownUser):
         featured.prepare_recommend(user_id="nobody", user_features=None, limit=3)

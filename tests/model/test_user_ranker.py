@@ -143,7 +143,7 @@ def test_offset_include_users_and_exclude_users_select_from_the_ranking(name: st
 
 
 def test_users_from_whom_the_item_is_hidden_come_back_only_on_request() -> None:
-    """`include_seen` brings them back, unless the hidden value is 1, as in `:recommend`."""
+    """`include_seen` brings back these users except those with the hidden value 1, as in `:recommend`."""
     model = family("SVD")
     offsets = np.array([0, 1, 2, *([2] * (N_USERS - 2))])
     model.hidden = History(offsets, np.array([3, 3], dtype=np.int32), np.array([0.5, 1.0], dtype=np.float32))

@@ -21,7 +21,7 @@ def test_candidates_are_allowed_included_and_not_excluded() -> None:
 
 
 def test_new_items_have_the_vectors_of_unseen_seeds() -> None:
-    """Known ids are left out. An unusable value names its row, item and column."""
+    """Known ids are left out. The error for an unusable value names its row, item and column."""
     model = model_of("neighbours")
     rows = [{"tag": "a", "age": 20.0}, {"tag": "b"}, {"tag": None, "age": 60}]
     placed = model.new_items(["x", "i3", "z"], rows, 0.2)

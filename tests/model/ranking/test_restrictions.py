@@ -192,7 +192,7 @@ def test_dislikes_are_solved_as_the_textbook_says(name: str, user: str | None) -
 
 
 def test_dislikes_are_no_profile() -> None:
-    """A user with dislikes alone gets the fallback without these items. Beside features, dislikes change the solve."""
+    """Dislikes alone raise UnknownUser, or give the fallback without their items. Beside features, they have weight."""
     model, nobody = model_of("IALS"), {"user_id": None, "user_features": None, "limit": N_ITEMS}
     against = [Interaction("i5", 2.0)]
     with pytest.raises(UnknownUser, match="dislikes are not a profile"):

@@ -12,7 +12,7 @@ from svc.model.recommenders.dense_weights import DenseWeightsScorer
 
 
 def test_pieces_do_not_change_the_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pieces of any size give the answer of the whole, which is that of a full sort."""
+    """The ranking is the same for pieces of any size, and equals that of a full sort."""
     rng = np.random.default_rng(0)
     weights = rng.normal(size=(400, 400)).astype(np.float32)
     scorer = DenseWeightsScorer(weights)
@@ -33,7 +33,7 @@ def test_pieces_do_not_change_the_bits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_empty_history_ranks_by_column() -> None:
-    """All items score 0."""
+    """All items score 0, so the ranking is in the order of columns."""
     scorer = DenseWeightsScorer(np.ones((5, 5), dtype=np.float32))
     scorer.ready()
     history = History(np.array([0, 0], dtype=np.int32), np.empty(0, dtype=np.int32))

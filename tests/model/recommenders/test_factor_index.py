@@ -12,7 +12,7 @@ from tests.model.recommenders.test_scan import NONE, built
 
 
 def test_cosine_ignores_length_and_bias() -> None:
-    """The last component counts in products only. A zero vector has cosine 0 with every vector."""
+    """The last component is the bias, which counts in products only. A zero vector has cosine 0 with every vector."""
     rng = np.random.default_rng(2)
     factors = rng.normal(size=(6000, 9)).astype(np.float32)
     factors[5, :-1] = 0

@@ -29,7 +29,7 @@ def scorer_of(dense: np.ndarray) -> NeighbourScorer:
 
 @pytest.mark.parametrize("rows", [[], [5], [0], [7, 3, 3, 29]])
 def test_totals_are_sums_of_rows(dense: np.ndarray, rows: list[int]) -> None:
-    """Totals count values, and may be permuted for a blend. An empty profile gives zeros."""
+    """Totals are weighted by values. A blend may ask for another order of items. An empty profile gives zeros."""
     scorer, picked = scorer_of(dense), np.array(rows, dtype=np.int32)
     values, places = np.arange(1.0, len(rows) + 1), np.arange(N)[::-1].astype(np.int32)
     assert scorer.totals(picked, None).tolist() == dense[picked].sum(axis=0).tolist()
@@ -39,7 +39,7 @@ def test_totals_are_sums_of_rows(dense: np.ndarray, rows: list[int]) -> None:
 
 
 def test_contributions_add_up_to_the_scores(dense: np.ndarray) -> None:
-    """Each item of the profile has one addend, also without a weight."""
+    """Each item of the history has one addend in every score, which may be 0."""
     scorer = scorer_of(dense)
     history = History(np.array([0, 3], dtype=np.int64), np.array([2, 5, 11], dtype=np.int32))
     query = Query(limit=N, user=0)

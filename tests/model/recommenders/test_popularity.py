@@ -29,7 +29,7 @@ def test_all_users_get_the_same_order_without_their_own_items() -> None:
 
 
 def test_popularity_has_no_reasons_and_no_similarities() -> None:
-    """Explanations say `popular`, and diversity changes nothing."""
+    """The scorer has no contributions of single items, and all of its similarities are 0."""
     scorer = PopularityScorer(np.arange(4.0))
     items = np.arange(4, dtype=np.int32)
     assert scorer.contributions(Query(limit=1, user=0), EMPTY, items) is None

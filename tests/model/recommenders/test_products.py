@@ -72,7 +72,7 @@ def test_vectors_are_not_rounded_without_exact_numkong(monkeypatch: pytest.Monke
 
 
 def test_rounding_leaves_few_items_of_many() -> None:
-    """At most a tenth of vectors of one length is within the error of the twentieth best."""
+    """Of 9,000 vectors of equal length, fewer than a tenth may score as high as the twentieth best, given the error."""
     rng = np.random.default_rng(4)
     directions = rng.normal(size=(9_000, 200))
     items = RoundedItems.of((directions / np.linalg.norm(directions, axis=1, keepdims=True)).astype(np.float32))

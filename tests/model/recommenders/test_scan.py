@@ -181,7 +181,7 @@ def test_no_float32_product_errs_by_more_than_the_bound(components: int, scale: 
 
 @pytest.mark.parametrize("cosine", [False, True])
 def test_an_allowed_part_without_the_best_is_ranked_as_by_a_full_sort(cosine: bool) -> None:
-    """All items of the first block are excluded or not allowed."""
+    """The ranking is exact although all items of the first block are excluded or not allowed."""
     rng = np.random.default_rng(8)
     layout = layout_of(rng.normal(size=(20_000, 12)), "cosine" if cosine else "float32")
     vector = np.append(rng.normal(size=11), 0.0)[np.newaxis]
