@@ -117,7 +117,7 @@ def test_operators_decide_the_kind_of_a_column() -> None:
 
 
 def test_a_column_name_must_be_text() -> None:
-    """Unlike a YAML file, a dict in Python may have other keys."""
+    """A dict in Python may have a number as its key. The message asks for quotes."""
     with pytest.raises(FilterProblem, match="in quotes"):
         parse_row_filter({"not": {7: {"gte": 4}}})
 
@@ -148,7 +148,7 @@ def test_invalid_filters_are_refused(tmp_path: Path, where: Any, words: str) -> 
 
 
 def test_a_filter_changes_the_hash(tmp_path: Path) -> None:
-    """A recipe without a filter keeps its hash."""
+    """A filter of rows changes the hash, and `where: null` does not."""
     plain = load(tmp_path).recipe_hash
     assert load(tmp_path, {"cleansing": {"where": None}}).recipe_hash == plain
     filtered = load(tmp_path, {"cleansing": {"where": {"rating": {"gte": 4}}}})

@@ -47,7 +47,7 @@ def test_defaults_and_order_do_not_change_the_hash(tmp_path: Path) -> None:
 
 
 def test_the_default_algorithms_in_effect_do_not_change_the_hash(tmp_path: Path) -> None:
-    """If recency is searched, they include Transitions. The shorter list trains other models, so its hash differs."""
+    """If recency is searched, the defaults include Transitions. A list without it has another hash."""
     timed, unordered = {"split": {"scheme": "time_user"}}, {"split": {"scheme": "random"}}
     plain, untimed = load(tmp_path, {"training": timed}), load(tmp_path, {"training": unordered})
     listed, shorter = list(plain.recipe.training.algorithms), list(untimed.recipe.training.algorithms)
@@ -77,7 +77,7 @@ def test_a_variable_changes_no_hash_of_listed_algorithms(tmp_path: Path, *, for_
     ],
 )
 def test_the_hash_is_the_same_in_all_versions_of_svc(tmp_path: Path, more: dict[str, Any], expected: str) -> None:
-    """Artifacts have the hash, so another one would end the reuse of their parameters."""
+    """Artifacts contain the hash, so a different one would prevent the reuse of their parameters."""
     assert load(tmp_path, more).recipe_hash == expected
 
 

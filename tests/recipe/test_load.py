@@ -142,7 +142,7 @@ def test_errors_name_file_field_value_and_remedy(tmp_path: Path, more: dict[str,
     ],
 )
 def test_a_recipe_in_python_has_finite_numbers(block: Callable[[float], dict[str, Any]], number: float) -> None:
-    """The reader of files refuses such numbers itself."""
+    """A mapping with infinity or NaN is refused. In files, the YAML reader refuses such numbers."""
     with pytest.raises(RecipeError):
         load_recipe_mapping({**BASE, **block(number)}, {}, settings=Settings())
     assert load_recipe_mapping({**BASE, **block(0.5)}, {}, settings=Settings())

@@ -52,7 +52,7 @@ def test_credentials_in_a_value_are_not_shown() -> None:
 
 
 def test_a_missing_location_gives_the_deepest_existing_value() -> None:
-    """The error then shows the value that lacks the key."""
+    """The location of a missing key does not exist, so the error shows the value that lacks the key."""
     assert value_at({"a": [1, {"b": 2}]}, ("a", 1, "b")) == 2
     assert value_at({"a": [1]}, ("a", 5, "b")) == [1]
 
@@ -145,7 +145,7 @@ def test_keys_of_item_metadata_from_other_products_get_hints(tmp_path: Path) -> 
 
 
 def test_the_id_column_is_refused_as_a_feature(tmp_path: Path) -> None:
-    """An id as a feature would say nothing of new items."""
+    """Every item has another id, so an id says nothing about new items."""
     columns = [{"name": "i", "kind": "categorical"}]
     item = {"source": {"type": "csv", "path": "a.csv"}, "id_column": "i", "columns": columns}
     (line,) = _lines(tmp_path, {"features": {"item": item}})

@@ -60,7 +60,7 @@ def test_invalid_serving_rules_are_refused(tmp_path: Path, serving: dict[str, An
 
 
 def test_pins_may_follow_each_other_in_time(tmp_path: Path) -> None:
-    """One position may have another item each week."""
+    """One position may have different items in successive weeks."""
     days = ["2026-01-01T00:00:00Z", "2026-01-08T00:00:00+01:00", "2026-01-15T00:00:00Z"]
     pins = [
         {"item_id": "a", "position": 0, "from": days[0], "until": days[1]},

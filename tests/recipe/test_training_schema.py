@@ -39,19 +39,19 @@ def test_a_time_column_makes_time_user_the_default_split(tmp_path: Path) -> None
     [(None, None), ("none", None), ("90min", 5400), ("12h", 43_200), ("7d", 604_800), ("1.5y", 47_336_400)],
 )
 def test_durations_are_minutes_hours_days_weeks_or_years(text: str | None, expected: float | None) -> None:
-    """Half-lives may have a point."""
+    """The number of a duration may have a decimal point."""
     assert seconds(text) == expected
 
 
 def test_repeated_half_lives_are_refused() -> None:
-    """A single half-life needs no list."""
+    """A list names each half-life once. A single half-life needs no list."""
     assert TimeDecay.model_validate({"half_life": "7d"}).half_life == ("7d",)
     with pytest.raises(ValidationError, match="names '7d' twice"):
         TimeDecay.model_validate({"half_life": ["7d", "none", "7d"]})
 
 
 def test_the_default_recency_is_off_if_it_cannot_be_searched() -> None:
-    """An explicit search is refused instead."""
+    """Recency cannot be searched without times or with a random split. An explicit `search` is refused there."""
     for time_column, scheme in (("t", "random"), (None, "leave_one_out")):
         assert recency_in_effect("search", time_column=time_column, scheme=scheme) == 0.0
         with pytest.raises(

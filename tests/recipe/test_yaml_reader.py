@@ -73,7 +73,7 @@ def test_limits_are_inclusive(longest: str, longer: str, words: str) -> None:
 
 
 def test_depth_through_aliases_is_bounded() -> None:
-    """Each alias adds the height of its anchor."""
+    """The depth of a value includes the depth of the aliases in it."""
     lines = ["a0: &a0 [1]"] + [f"a{n}: &a{n} [[[*a{n - 1}]]]" for n in range(1, 15)]
     with pytest.raises(RecipeSecurityError, match="through aliases"):
         parse_yaml("\n".join(lines).encode(), "r")
