@@ -169,7 +169,7 @@ def check_scores(served: Served, weight: float) -> None:
 
 
 def test_every_algorithm_weights_histories_by_exp_of_minus_delta_k(served: Served) -> None:
-    """Rows have weights, and several share a time."""
+    """Served scores follow the definition for rows with weights, of which several share a time."""
     check_scores(served, 2.0)
 
 

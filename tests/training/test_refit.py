@@ -288,7 +288,7 @@ def test_a_refit_of_a_shared_search_and_flags_that_exclude_each_other_are_refuse
 
 
 def test_gate_hold_lock_and_data_bounds_apply_to_a_refit(make_recipe: Make, tmp_path: Path, log: Log) -> None:
-    """Each has the effect that it has in a training with a search."""
+    """The gate, a hold, the lock and the bounds of data changes work as in a training with a search."""
     table, blocks = tmp_path / "tastes.csv", {"output": OUTPUT, "training": training(), "promotion": ENFORCE}
     searched = run(make_recipe(ratings=write_tastes(table), **blocks))
     loaded = make_recipe(ratings=write_tastes(table), **blocks)

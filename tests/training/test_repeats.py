@@ -103,7 +103,7 @@ def test_the_final_model_joins_duplicates_by_the_recipe(
 
 
 def test_repeats_false_trains_the_same_payload_as_no_key(make_recipe: Make, tmp_path: Path) -> None:
-    """All bits are equal."""
+    """The payloads have the same bytes."""
     data = write_sessions(tmp_path / "sessions.csv")
     plain, off = (recipe_blocks(["RP3beta"], weighted=False, **more) for more in ({}, {"repeats": False}))
     first, second = (payload(run(make_recipe(ratings=data, **blocks)).artifact) for blocks in (plain, off))

@@ -103,7 +103,7 @@ def test_the_artifact_describes_its_training_and_answers_requests(whole: Whole) 
 
 
 def test_each_trial_has_its_ranking_time(whole: Whole) -> None:
-    """The log and the header have it, for the best trial of each algorithm, too."""
+    """The log and the header have the ranking times of all trials. The best trials of algorithms have theirs."""
     tuning = header(whole.result.artifact)["tuning"]
     done = records_of(whole.log, "trial_done")
     assert len(done) == tuning["completed"] + tuning["pruned"]
@@ -120,7 +120,7 @@ def test_the_measured_model_is_freed_before_the_final_training(whole: Whole) -> 
 def test_a_ranking_time_above_the_limit_for_all_trials_ends_the_training_with_advice(
     make_recipe: Make, log: Log
 ) -> None:
-    """The training writes nothing."""
+    """The training writes no artifact, and the error names `training.max_rank_ms`."""
     result = run(make_recipe(training=small_training(max_rank_ms=1e-6)))
     assert (result.exit_code, result.artifact) == (4, None)
     assert last(log)["code"] == "training_error"
@@ -276,7 +276,7 @@ def test_an_error_after_the_artifact_names_it(
 
 
 def test_a_report_that_cannot_be_written_is_noticed_first(make_recipe: Make, log: Log) -> None:
-    """The check comes before an hour of training."""
+    """The check comes before the training, which may take an hour."""
     assert run(make_recipe(), report=Path("/nowhere/report.html")).exit_code == 8
     assert "cannot be written" in last(log)["error"]
     assert not records_of(log, "fetching_data")

@@ -66,7 +66,7 @@ def test_partial_coverage_of_the_ids_is_logged_and_allowed(log: list[dict[str, A
 
 
 def test_no_overlap_shows_ids_of_both_sides() -> None:
-    """The message shows that integers became floats."""
+    """The message shows ids of both tables, such as integers that became floats."""
     table = TABLE.assign(id=pd.Categorical(["1.0", "2.0", "3.0", "4.0", "5.0", "6.0"]))
     with pytest.raises(FeatureAxisError, match=r"'1', '2'.*'1.0', '2.0'.*pinned to str"):
         fit_side(table, side(YEAR), "item", ["1", "2"], Settings())
@@ -116,7 +116,7 @@ def test_numbers_in_text_columns_are_read() -> None:
 
 
 def test_counting_keeps_only_tokens_that_can_be_frequent() -> None:
-    """20,000 rare values need only the memory of the buckets."""
+    """Rare values are counted in a limited number of buckets and are not kept one by one."""
     values = [f"v{i}" for i in range(20_000)] + ["often"]
     weights = np.ones(len(values), dtype=np.int64)
     weights[-1] = 500
@@ -148,6 +148,6 @@ def test_markup_and_repeated_ids_cause_warnings() -> None:
 
 
 def test_the_check_raises_the_error_of_a_training() -> None:
-    """The error has column and row."""
+    """The error names the column and the row."""
     with pytest.raises(FeatureTableError, match="row 3 of the table: feature 'point': the vector has 1 numbers"):
         report_of(POINT, point=["1|2", None, "5", "1"])

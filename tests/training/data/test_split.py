@@ -24,7 +24,7 @@ def interactions(histories: list[list[int]], times: list[list[int]] | None = Non
 
 
 def test_the_holdout_is_floored_for_each_user() -> None:
-    """A user with n items has floor(n·ratio) of them held out, so none with fewer than 1/ratio."""
+    """Of a user's n items, floor(n·ratio) are held out. A user with fewer than 1/ratio items loses none."""
     found = split(
         interactions([[0, 1], [0, 1, 2], list(range(7))]), Split(scheme="random", heldout_ratio=1 / 3, seed=1)
     )

@@ -166,7 +166,7 @@ def test_equal_weights_change_no_metric() -> None:
 
 
 def test_only_a_weighted_evaluation_uses_weights() -> None:
-    """The same ranking is scored in both ways."""
+    """The recall of one ranking is 0.5 without weights, and 0.1 with them."""
     truth = sparse.csr_matrix(np.array([[9.0, 1.0, 0.0]]))
     unseen = sparse.csr_matrix((1, 3))
     scores = np.array([[0.0, 1.0, 0.5]])
@@ -484,7 +484,7 @@ def test_counts_depend_on_the_start_of_the_training_only_by_the_window() -> None
 
 @pytest.mark.parametrize("dedup", ["keep_first", "keep_last", "none", "count"])
 def test_the_latest_row_counts_with_any_dedup(dedup: Any) -> None:
-    """User u1 chose `a` long ago and again yesterday, and `b` three days ago."""
+    """`a` was chosen long ago and yesterday, and `b` three days ago. The popularity of `a` counts from yesterday."""
     days = [("u1", "a", -50), ("u1", "b", -3), ("u1", "a", -1), ("", "c", -1)]
     rows = pd.DataFrame(days, columns=["user_id", "item_id", "ts"]).astype(
         {"user_id": "category", "item_id": "category"}

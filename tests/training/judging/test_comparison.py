@@ -108,7 +108,7 @@ def test_a_model_older_than_the_cut_off_is_scored_as_it_is_served(
 def test_an_older_live_model_that_knows_nobody_with_held_out_rows_is_refitted(
     make_recipe: Make, tmp_path: Path
 ) -> None:
-    """All users with rows after the cut-off came after its training."""
+    """The live model cannot be scored, because all users with rows after the cut-off came after its training."""
     past = write_tastes(tmp_path / "past.csv", last=slice(0, 7))
     rows = [f"stranger{n},i{n + day},{FUTURE_S + day * 86_400}" for n in range(50) for day in (0, 7, 8, 9, 10, 11)]
     both = tmp_path / "both.csv"

@@ -90,7 +90,7 @@ def test_ndcg_distance_and_coverage_follow_their_definitions() -> None:
 
 
 def test_a_model_without_similarities_has_the_same_lists_for_every_diversity() -> None:
-    """Popularity has no similarities."""
+    """Popularity has no similarities of items, so diversity does not change its lists."""
     model, evaluator = parts()
     scores = np.arange(N_ITEMS, dtype=np.float64)
     model.scorer = PopularityScorer(scores)

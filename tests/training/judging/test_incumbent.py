@@ -90,7 +90,7 @@ def test_the_bounds_of_a_data_change_are_not_in_the_recipe_hash(make_recipe: Mak
 def test_a_truncated_svd_has_no_more_components_than_the_current_data_allows(
     make_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The live model was trained on more users."""
+    """A live model that was trained on more users is trained again with fewer components."""
     by_heart = training("TruncatedSVD", search_space=LEARNS_BY_HEART)
     run(make_recipe(ratings=write_tastes(tmp_path / "many.csv"), output=OUTPUT, training=by_heart))
     few = make_recipe(

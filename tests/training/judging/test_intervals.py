@@ -180,7 +180,7 @@ def test_the_interval_of_a_winner_contains_its_true_score(alike: float, spread: 
 @pytest.mark.usefixtures("few_resamplings")
 @pytest.mark.parametrize("alike", [0.0, 0.9])
 def test_at_most_5_percent_of_leads_among_equal_trials_are_more_than_chance(alike: float) -> None:
-    """All trials have the same true score."""
+    """The simulated searches have trials of equal true score."""
     called = sum(lead(found.choice, seed=seed).low > 0.0 for seed, found in searches(alike))
     assert called / N_SEARCHES <= 0.05
 
@@ -229,7 +229,7 @@ def test_trials_of_other_processes_count_as_independent_ones() -> None:
 
 
 def test_unknown_trials_lengthen_the_interval_of_a_lead_like_independent_known_ones() -> None:
-    """With less, equally good trials would have a false lead twice as often."""
+    """If unknown trials counted less, equally good trials would have a false lead twice as often."""
     scores = np.random.default_rng(6).normal(1.0, 1.0, (2000, 10))
     scores[:, 9] = scores.mean() - 0.01
     known = Choice(scores, [*["one"] * 9, "other"])

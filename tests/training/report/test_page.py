@@ -210,7 +210,7 @@ def report_at(path: Path | None, loaded: LoadedRecipe) -> RunReport:
 
 
 def test_without_a_report_path_nothing_is_measured(make_recipe: Make) -> None:
-    """The earlier artifact is not read either."""
+    """A training without a report measures no curves, and does not read the earlier artifact."""
     report, unused = report_at(None, make_recipe()), Any
     report.check()
     assert report.curves(unused, unused, unused) == {}
@@ -219,5 +219,5 @@ def test_without_a_report_path_nothing_is_measured(make_recipe: Make) -> None:
 
 
 def test_a_first_run_has_no_earlier_artifact(make_recipe: Make, tmp_path: Path) -> None:
-    """The output is still empty."""
+    """The report of a first run has no artifact to compare with, because the output is empty."""
     assert report_at(tmp_path / "page.html", make_recipe()).earlier(development_keys()) is None

@@ -122,7 +122,7 @@ def test_the_popularity_of_held_out_and_training_items_is_compared() -> None:
 
 
 def test_each_cause_of_uncertain_scores_has_a_warning() -> None:
-    """Rows that the recipe's own filter drops cause none."""
+    """Rows that the recipe's own filter drops cause no warning."""
     stats = {"n_heldout_interactions": 2000, "drop_count": 500, "dropped_by_where": 500, "n_rows": 1000}
     about = {**scored(), "best_class": "IALSRecommender", "tuning": {"failed": 0}, "data_stats": stats}
     assert warnings(about) == []
@@ -157,7 +157,7 @@ def decided(**changes: Any) -> dict[str, Any]:
     ],
 )
 def test_the_decision_comes_with_its_rule(changes: dict[str, Any], expected: str) -> None:
-    """Without a `promotion` block, the page shows neither."""
+    """Without a `promotion` block, the page shows neither a decision nor a rule."""
     assert expected in " ".join(decision_sentences(decided(**changes)))
     assert decision_sentences({}) == []
 
@@ -194,7 +194,7 @@ def ordered(recipe: dict[str, Any], evaluation: dict[str, Any] | None = None, **
     ],
 )
 def test_the_reason_for_the_recency_is_one_sentence(head: dict[str, Any], words: str) -> None:
-    """Each reason has its own sentence."""
+    """The sentence says how the recency was chosen, or why order could not be judged."""
     assert words in order_sentences(head)
 
 

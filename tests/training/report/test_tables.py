@@ -246,7 +246,7 @@ def test_every_table_has_the_figures_of_the_header() -> None:
 
 
 def test_the_recency_0_of_a_model_is_marked_too() -> None:
-    """The header leaves it out. A training without a report has no rows."""
+    """The row of the recency in use has the mark `(taken)`. A training without a report has no rows."""
     rows = tables({**MEASURED, "recency": 0.0}, "ndcg@20", [], None)["recency"].rows
     assert [row[0] for row in rows] == ["0 (taken)", "0.5"]
     assert not tables({**MEASURED, "evaluation": {}}, "ndcg@20", [], None)["recency"]

@@ -48,7 +48,7 @@ def test_the_best_of_different_algorithms_are_blended(scored: list[tuple[str, fl
 
 
 def test_popularity_is_a_part_with_each_half_life() -> None:
-    """Popularity has the half-life of the other parts. Without a time column, it has none of its own."""
+    """The best trial of popularity with the other parts' time decay gets each half-life."""
     scored = result(("IALS", 0.3), ("TopPop", 0.1), ("TopPop", 0.2), ("TopPop", 0.4))
     shared = [{}, {}, {}, {"half_life": "7d"}]
     trials = [replace(trial, params=params) for trial, params in zip(scored.trials, shared, strict=True)]

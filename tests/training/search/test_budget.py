@@ -46,13 +46,13 @@ def test_of_more_algorithms_than_trials_the_last_get_none() -> None:
 
 
 def test_algorithms_take_turns() -> None:
-    """A search that ends early has then tried each of them."""
+    """Trials alternate, so that a search that ends early has tried each algorithm."""
     plan = TrialPlan({"A": 2, "B": 3})
     assert [plan.slot(number) for number in range(6)] == [("A", 0), ("B", 0), ("A", 1), ("B", 1), ("B", 2), None]
 
 
 def test_an_algorithm_of_more_parameters_has_more_turns() -> None:
-    """Each algorithm has one trial first. The shares do not change."""
+    """After one trial each, algorithms take turns by their numbers of parameters. The shares do not change."""
     plan = TrialPlan({"A": 3, "B": 5, "Pop": 1}, {"A": 1, "B": 2, "Pop": 0})
     found = [plan.slot(number) for number in range(plan.total)]
     assert [slot[0] for slot in found if slot] == ["A", "B", "Pop", "B", "A", "B", "B", "A", "B"]

@@ -73,7 +73,7 @@ def test_closing_ends_workers_and_server(server: ForkServer) -> None:
 
 
 def test_a_server_can_be_closed_while_it_starts() -> None:
-    """The server is still importing, or has just forked a worker, which may have sent a message."""
+    """Closing ends the worker's connection, whether the server still imports or has just forked the worker."""
     server = ForkServer.spawn(__name__, echo.__name__)
     connection = server.fork()
     server.close()

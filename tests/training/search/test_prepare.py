@@ -66,7 +66,7 @@ def test_the_first_trials_try_different_self_weights() -> None:
 def test_model_sizes_grow_within_the_limit_of_a_trial_or_a_quarter_of_the_search(
     limits: dict[str, int], expected: float | None, make_recipe: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The shorter one counts. Without limits, sizes grow by their scores alone."""
+    """The shorter of the two limits counts. Without limits, sizes grow by their scores alone."""
     given: list[float | None] = []
 
     class Watched:

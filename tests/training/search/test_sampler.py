@@ -98,7 +98,7 @@ def test_sizes_do_not_grow_for_a_gain_that_may_be_chance() -> None:
 
 
 def test_sizes_do_not_grow_beyond_the_time_limit_of_a_trial() -> None:
-    """Twice the size takes up to four times as long."""
+    """A trial of twice the size is expected to take up to four times as long."""
     assert size_after((128, 0.2), seconds=30, most_seconds=60) <= 128
     assert size_after((128, 0.2), seconds=10, most_seconds=60) > 128
 

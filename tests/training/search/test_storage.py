@@ -32,7 +32,7 @@ def test_a_path_is_a_sqlite_file_beside_the_recipe(form: str, tmp_path: Path) ->
 
 
 def test_four_slashes_are_an_absolute_path(tmp_path: Path) -> None:
-    """SQLAlchemy defines this form."""
+    """The fourth slash begins an absolute path, as in SQLAlchemy's URLs."""
     assert locate(f"sqlite:///{tmp_path}/x{{1}}.db", Path("/elsewhere")).path == tmp_path / "x{1}.db"
 
 
@@ -137,7 +137,7 @@ def test_a_process_counts_as_dead_after_its_end() -> None:
 
 
 def test_one_process_has_one_identity() -> None:
-    """The identity never changes. Another start time with the same id is another process."""
+    """The identity of a process is constant. The same process id with another start time is another process."""
     own = own_identity()
     assert own == own_identity()
     assert not is_dead(own)

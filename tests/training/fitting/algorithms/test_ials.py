@@ -221,7 +221,7 @@ def test_scores_are_those_of_a_dense_solve(ridge: float, monkeypatch: pytest.Mon
 
 
 def test_a_singular_system_raises_the_error_of_irspack(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The search then continues with other parameters."""
+    """The search prunes a trial with this error and continues with other parameters."""
     monkeypatch.setattr(ials, "MOST_STEPS", 2)
     features, vectors, weights = problem(2)
     with pytest.raises(FeatureRidgeCholeskyError, match="600 features"):

@@ -59,7 +59,7 @@ def test_the_weights_are_as_exact_as_those_of_irspack(n_items: int) -> None:
 @pytest.mark.parametrize("reg", [0.01, 5.0])
 @pytest.mark.parametrize("n_common", [0, 40])
 def test_items_solved_apart_get_the_weights_of_the_whole_system(n_common: int, reg: float) -> None:
-    """The data has items of one to three users, unused items, popular items, and values.
+    """Weights equal those of a dense inverse. Items are rare, unused or popular, and have values.
 
     The tolerance covers single precision, whose error depends on the processor and the regularization, in irspack too.
     """
@@ -80,7 +80,7 @@ def test_items_solved_apart_get_the_weights_of_the_whole_system(n_common: int, r
 
 
 def test_a_matrix_that_rounding_makes_indefinite_is_still_inverted() -> None:
-    """The data has fewer users than items, values that single precision rounds, and almost no regularization."""
+    """Weights are finite with fewer users than items, rounded values and hardly any regularization."""
     matrix = sparse.csr_matrix(np.random.default_rng(1).random((20, 60)).astype(np.float32))
     assert np.isfinite(UnlockedDenseSLIMRecommender(matrix, reg=1e-9).learn().W).all()
 
