@@ -85,8 +85,10 @@ def test_no_part_of_an_array_is_written_into_a_message(how: str, count: int, pla
         b"](" + b"N" * (1 << 20) + b"e",
         b"]" * 100_000 + b"a" * 99_999,
         b"N" + b"\x85" * 1_000_000,
+        b"](" + b"\x8f" * (1 << 15) + b"e",
+        b"]" * 1_000 + b"a" * 999,
     ],
-    ids=["sets", "nones", "deep list", "deep tuple"],
+    ids=["sets", "nones", "deep list", "deep tuple", "fewer sets", "less deep list"],
 )
 def test_a_million_containers_are_refused_in_little_memory(pickled: bytes) -> None:
     """A mebibyte of empty sets would take 252 MiB."""

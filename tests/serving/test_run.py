@@ -113,6 +113,13 @@ def records(monkeypatch: pytest.MonkeyPatch, freezes: list[str]) -> Iterator[Rec
         ("nowhere", "127.0.0.1", {}, "nowhere"),
         (".", "127.0.0.1", {"metrics_port": 0}, "SVC_METRICS_PORT needs SVC_METRICS_ENABLED=1"),
         (".", "127.0.0.1", {"api_key_policies": "none.yaml"}, "SVC_API_KEY_POLICIES is set, but SVC_API_KEYS is empty"),
+        (
+            ".",
+            "127.0.0.1",
+            {"api_keys": f"shop:{hash_api_key('s' * 43)}", "api_key_policies": "none.yaml"},
+            "SVC_API_KEY_POLICIES: .*none.yaml cannot be read",
+        ),
+        (".", "127.0.0.1", {"tls_cert_file": "none.pem", "tls_key_file": "none.pem"}, "none.pem cannot be read"),
     ],
 )
 def test_a_server_that_could_not_do_what_its_settings_say_is_refused(

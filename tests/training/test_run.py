@@ -211,6 +211,7 @@ def test_a_held_lock_skips_refuses_or_waits_by_the_flags(
     skipped = any(record["event"] == "recipe_lock_contended_skipping" for record in log)
     assert skipped == (not options)
     assert (result.artifact is not None) == ("no_lock" in options)
+    assert any(record["event"] == "fetching_data" for record in log) == ("no_lock" in options)
 
 
 def test_an_interrupt_removes_lock_and_temporary_files(

@@ -83,6 +83,7 @@ async def test_all_endpoints_but_health_need_a_key() -> None:
     ("settings", "allowed", "refused"),
     [
         (Settings(), "127.0.0.1:99", "evil.example"),
+        (Settings(), "[::1]:8080", ""),
         (Settings(allowed_hosts=("*.shop.test",)), "a.shop.test", "localhost"),
     ],
 )
