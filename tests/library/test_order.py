@@ -142,7 +142,7 @@ def ordered_model(name: str, events: list[Events], rng: random.Random) -> tuple[
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("name", PARTS)
 async def test_all_ways_to_rank_a_history_give_the_bits_of_the_formula(name: str, seed: int) -> None:
-    """Known users, histories alone and joined, and features agree: singly, in a batch, exported and in Python."""
+    """Users, histories and features get these scores in single requests, batches, exports and Python."""
     rng = random.Random(f"{name} {seed}")
     events = draw_events(rng)
     model, recency = ordered_model(name, events, rng)
