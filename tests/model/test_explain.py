@@ -161,7 +161,7 @@ def test_a_contribution_equals_the_change_of_score_without_the_item(name: str) -
 
 
 def test_an_explained_user_is_solved_anew() -> None:
-    """The answer has the score that is explained: the exact score of the whole history."""
+    """The answer has the exact score of the whole history, which is the score that is explained."""
     model = family("IALS")
     prepared, ranking = explanation_of(model, user_id="u5")
     history = [Interaction(f"i{column}") for column in model.history.items(5).tolist()]

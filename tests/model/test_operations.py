@@ -116,7 +116,7 @@ def colliding(count: int) -> list[bytes]:
     ids=["dict", "set", "frozenset", "one large key", "number", "none", "frozen number", "tuple"],
 )
 def test_keys_and_members_are_texts(pickled: bytes) -> None:
-    """Keys of dicts and members of sets must be texts, whose hashes are salted."""
+    """Keys of dicts and members of sets must be texts, because nobody can choose texts of equal salted hashes."""
     refusal_of(pickled)
 
 
