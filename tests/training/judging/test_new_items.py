@@ -74,7 +74,7 @@ def test_a_decisive_feature_finds_new_items(make_task: TaskOf, trials: tuple[Tri
 
 
 def test_features_of_noise_find_no_more_than_chance(make_task: TaskOf) -> None:
-    """A random choice finds the share of new items that fits on a page."""
+    """The lower end of the recall's interval is at most the recall of a random choice."""
     for seed in range(2):
         noise = np.random.default_rng(seed).normal(size=N_ITEMS)
         found = measured(make_task([f"{value}" for value in noise], "numerical"), max_share=None)
@@ -83,7 +83,7 @@ def test_features_of_noise_find_no_more_than_chance(make_task: TaskOf) -> None:
 
 
 def test_known_items_lose_the_places_that_new_ones_take(make_task: TaskOf) -> None:
-    """Strong regularization makes known items of a kind hardly better than new ones. The page has two items."""
+    """Known items are found less often beside new ones, and still less often without a maximum share."""
     close = replace(IALS, params={**IALS.params, "reg": 0.5})
     task = make_task(KINDS, "categorical", cutoff=2)
     bounded, free = measured(task, close, max_share=0.5), measured(task, close, max_share=None)
