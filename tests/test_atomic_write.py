@@ -82,7 +82,7 @@ def count_descriptors() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
-def test_a_file_that_is_removed_before_its_lock_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_removed_before_it_is_locked_is_created_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another writer may remove the unlocked file as a leftover. The write succeeds, and no descriptor is left."""
     lock, opened = fcntl.flock, count_descriptors()
 

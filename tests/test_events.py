@@ -73,7 +73,7 @@ def test_fields_of_calls_are_in_the_table() -> None:
     assert unknown == []
 
 
-def test_event_adds_a_row_with_its_fields() -> None:
+def test_each_event_is_in_the_table_with_its_fields() -> None:
     """The table has each event under its name, with a tuple of its fields."""
     assert EVENTS is events.EVENTS
     assert EVENTS["train_done"] is events.TRAIN_DONE

@@ -23,7 +23,7 @@ def test_names_are_short_and_plain(pattern: str, good: list[str], bad: list[str]
     assert [name for name in bad if re.fullmatch(pattern, name)] == []
 
 
-def test_a_scheme_is_of_one_kind() -> None:
+def test_each_scheme_is_http_or_an_object_store() -> None:
     """No scheme is both HTTP and an object store. Each object store has an extra that installs its client."""
     assert not OBJECT_SCHEMES & HTTP_SCHEMES
     assert EXTRAS_OF_SCHEMES.keys() == OBJECT_SCHEMES

@@ -56,7 +56,7 @@ def test_the_message_of_a_store_is_not_shown() -> None:
     assert all("SECRET" not in explain(error) for error in (BotocoreError(500, "x"), AzureError(500)))
 
 
-def test_every_write_changes_the_identity() -> None:
+def test_an_identity_has_the_etag_or_the_generation() -> None:
     """The identity has the generation or the ETag. Without a write it stays the same."""
     assert identity({"ETag": "a", "size": 1}) != identity({"ETag": "b", "size": 1})
     assert identity({"generation": "1", "etag": "a"}) != identity({"generation": "2", "etag": "a"})

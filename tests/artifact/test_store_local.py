@@ -48,7 +48,7 @@ def write(out: BinaryIO) -> int:
     return out.write(b"SVCMODEL")
 
 
-def test_the_file_holds_what_was_written_and_has_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_spool_file_has_the_written_bytes_and_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A killed process leaves no temporary file behind."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with spool_file(write) as (file, written):
@@ -59,7 +59,7 @@ def test_the_file_holds_what_was_written_and_has_no_name(tmp_path: Path, monkeyp
     assert file.closed
 
 
-def test_no_room_names_tmpdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_temporary_folder_names_tmpdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If temporary files cannot be written, the error names the variable TMPDIR."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
     with pytest.raises(ArtifactWriteError, match="see TMPDIR"), spool_file(write):

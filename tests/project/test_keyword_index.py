@@ -32,7 +32,7 @@ def pytest_configure(config):
         ("brand[x-1]", ["brand[x-1]"]),
     ],
 )
-def test_words_are_those_of_which_a_selected_test_has_one(expression: str, words: list[str]) -> None:
+def test_a_selected_test_has_one_of_the_words_of_an_expression(expression: str, words: list[str]) -> None:
     """An expression with `not` or without words has no such words, so all modules are imported."""
     assert words_of(expression) == words
 

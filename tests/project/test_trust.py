@@ -20,7 +20,7 @@ def test_named_programs_exist(page: str) -> None:
     assert [path for path in sorted(named) if not (ROOT / path).is_file()] == []
 
 
-def test_named_events_and_metrics_exist() -> None:
+def test_metrics_and_events_of_the_threat_model_exist() -> None:
     """docs/security.md names only existing metrics. Two events that it relies on exist."""
     text = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
     known = {event.name for event in vars(events).values() if isinstance(event, events.Event)}

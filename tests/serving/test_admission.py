@@ -160,7 +160,7 @@ async def test_without_the_limit_the_same_load_waits_longer_and_longer() -> None
     assert p99(clients.answered["single"]) > 1.5 * LIMIT_S
 
 
-async def test_a_second_after_the_load_no_request_is_refused() -> None:
+async def test_after_the_load_no_request_is_refused() -> None:
     """The first request after an overload is answered within the time of two calls."""
     clients = Clients()
 
@@ -456,7 +456,7 @@ def test_one_slow_step_of_any_length_hardly_moves_the_estimate(seed: int, slow_s
 
 
 @pytest.mark.parametrize("factor", [0.2, 5.0])
-def test_the_estimate_follows_a_lasting_change_within_a_second(factor: float) -> None:
+def test_the_estimate_follows_a_lasting_change(factor: float) -> None:
     """After the steps become slower or faster, the estimate is soon within 50% of their new duration."""
     pick, pace = random.Random(1), Pace()
     learn(pace, STEP_S, 10, pick)

@@ -36,7 +36,7 @@ async def test_a_batch_on_the_event_loop_continues_after_the_last_single_request
         assert trio.current_time() - began == pytest.approx(2)
 
 
-async def test_endless_single_requests_pause_batches_only_for_their_share() -> None:
+async def test_single_requests_pause_a_batch_for_at_most_the_share() -> None:
     precedence = Precedence()
     with precedence:
         began = trio.current_time()

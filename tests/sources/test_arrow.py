@@ -33,7 +33,7 @@ def test_texts_equal_arrays_of_pyarrow(values: list[str]) -> None:
 
 
 @given(values=st.lists(st.integers(-3, 1000), max_size=20))
-def test_codes_reverse_integers(values: list[int]) -> None:
+def test_codes_are_the_integers_of_an_array(values: list[int]) -> None:
     """Negative numbers are null in the array and −1 when read back, also from a slice."""
     array = arrow.integers(np.array(values, dtype=np.int32))
     assert array.to_pylist() == [None if value < 0 else value for value in values]

@@ -62,7 +62,7 @@ async def test_every_key_has_the_same_number_of_turns() -> None:
     assert turns.weight_ahead("a", 300) == 256 + 10 * 4
 
 
-async def test_queries_for_which_a_call_had_no_time_are_next() -> None:
+async def test_queries_left_over_by_a_call_are_in_the_next_one() -> None:
     """The queries keep their order. Queries of cancelled callers are dropped."""
     queue, calls = Queue(), list[list[int]]()
     stays, leaves = caller("a", 3), caller("b", 3)

@@ -290,7 +290,7 @@ async def test_a_removed_permission_for_users_applies_without_a_load() -> None:
         assert not world.entry("a").policy.users
 
 
-async def test_a_changed_recipe_in_another_file_has_that_file() -> None:
+async def test_a_changed_recipe_takes_its_new_file_name() -> None:
     """The recipe is edited and its file renamed at once. Its model is not loaded again."""
     world = World("a")
     async with world.running():

@@ -73,7 +73,7 @@ async def test_each_turn_lets_in_a_bounded_number() -> None:
     assert max(turns.count(turn) for turn in set(turns)) <= MOST_A_TURN
 
 
-async def test_long_turns_let_fewer_in() -> None:
+async def test_long_turns_do_not_let_more_in() -> None:
     """After several long turns, only the fewest connections enter in each turn."""
     order = await entering(TurnScheduler(), [Rank.KNOWN] * 100, work_s=pacing.SHORT_TURN_S)
     turns = [turn for turn, _ in order]
