@@ -199,16 +199,23 @@ class _Loading:
         try:
             return Recipe.model_validate(expanded)
         except ValidationError as error:
-            unset = [item["loc"] for item in error.errors() if self._unexpanded_at(tree, item["loc"])]
-            rest = _without(expanded, unset)
-            if len(unset) == error.error_count() and rest != expanded:
+            unset = [self._unexpanded_part(tree, item["loc"]) for item in error.errors()]
+            rest = _without(expanded, list(filter(None, unset)))
+            if all(unset) and rest != expanded:
                 return self._validate(tree, rest, shorthand)
             show = functools.partial(_show, shorthand)
             raise RecipeError(problems.explain(error, tree, Recipe, show)) from None
 
-    def _unexpanded_at(self, tree: dict[str, Any], loc: _Loc) -> bool:
-        served = not loc or loc[0] in _SERVED
-        return self.for_serving and not served and variables.contains_reference(problems.value_at(tree, loc))
+    def _unexpanded_part(self, tree: dict[str, Any], loc: _Loc) -> _Loc:
+        """Return the part of `loc` that leads to a value with an unexpanded variable, or () if there is none.
+
+        The rest of `loc` names a type of a union.
+        """
+        if not self.for_serving or not loc or loc[0] in _SERVED:
+            return ()
+        prefixes = [loc[:end] for end in range(1, len(loc) + 1)]
+        to_text = next((prefix for prefix in prefixes if isinstance(problems.value_at(tree, prefix), str)), loc)
+        return to_text if variables.contains_reference(problems.value_at(tree, to_text)) else ()
 
     def _check_source(self, spec: SourceSpec, where: str, raw: Any) -> None:
         options = BUILT_IN_OPTIONS.get(spec.type)

@@ -59,6 +59,7 @@ def test_a_server_needs_no_variables_of_training(tmp_path: Path) -> None:
         {"training": "${SVC_RECIPE_A}"},
         {"training": {"split": {"heldout_ratio": "${SVC_RECIPE_A}", "seed": "${SVC_RECIPE_B}"}}},
         {"cleansing": {"dedup": "${SVC_RECIPE_A}"}},
+        {"training": {"recency": "${SVC_RECIPE_A}"}},
         {"source": {"type": "${SVC_RECIPE_A}", "path": "ftp://${SVC_RECIPE_A}"}},
     ],
 )
