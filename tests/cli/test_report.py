@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from svc.artifact.keys import parse_signing_keys
 from svc.cli import main
+from svc.cli.report import _trained_before
+from svc.settings import Settings
 from tests.cli.conftest import last_error
-from tests.serving.artifacts import SIGNING_KEYS, popularity_model, write_artifact
+from tests.serving.artifacts import SIGNING_KEYS, header, popularity_model, write_artifact
 
 
 def test_artifacts_are_verified_first(
@@ -30,3 +33,15 @@ def test_artifacts_are_verified_first(
     monkeypatch.setenv("SVC_SIGNING_KEYS", "k1:" + "33" * 32)
     assert main.run(command) == 5
     assert not page.exists()
+
+
+def test_a_version_is_compared_with_the_last_one_before_it(tmp_path: Path) -> None:
+    """Later versions and those of another recipe are left out."""
+    made = {}
+    for day, name in ((3, "a"), (1, "a"), (2, "a"), (4, "a"), (2, "b")):
+        head = header(trained_at=f"2026-01-0{day}T00:00:00+00:00", recipe_name=name)
+        sha8 = write_artifact(tmp_path / "a.svc", popularity_model(), head=head, versioning="append_sha")[:8]
+        made[day, name] = (str(tmp_path / f"a.{sha8}.svc"), head)
+    earlier = _trained_before(*made[3, "a"], parse_signing_keys(SIGNING_KEYS), Settings())
+    assert earlier is not None
+    assert (earlier["trained_at"], earlier["recipe_name"]) == ("2026-01-02T00:00:00+00:00", "a")

@@ -27,7 +27,7 @@ def test_means_intervals_and_differences_are_reproducible(
     The progress names the candidate and the seed of each training.
     """
     found = svc.compare(CANDIDATES, sales(), seeds=2, metrics=["ndcg", "hit"], cutoff=5)
-    assert found.index.tolist() == ["popular", "neighbours"]
+    assert (found.index.name, found.index.tolist()) == ("candidate", ["popular", "neighbours"])
     assert found.columns.tolist() == [(metric, part) for metric in ("ndcg", "hit") for part in ("mean", "low", "high")]
     for metric in ("ndcg", "hit"):
         assert (found[metric]["low"] <= found[metric]["mean"]).all()

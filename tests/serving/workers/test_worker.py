@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import socket
 import weakref
 from pathlib import Path
@@ -110,6 +111,21 @@ async def asked(address: tuple[str, int], body: bytes = b'{"user_id": "u1", "lim
         head = f"POST /v1/recipes/a:recommend HTTP/1.1\r\nHost: h\r\nX-API-Key: {key}\r\nContent-Length: {len(body)}"
         await client.send_all(f"{head}\r\nContent-Type: application/json\r\n\r\n".encode() + body)
         return await client.receive_some()
+
+
+def test_inherited_descriptors_are_opened_in_the_order_of_the_fields() -> None:
+    """The parent writes to the same memory, and hears the same connection."""
+    control, theirs = channel.pair()
+    listener, pages = socket.create_server(("127.0.0.1", 0)), [SharedPage.of(1 << 12) for _ in range(3)]
+    inherited = [theirs.fileno(), listener.fileno(), *(page.descriptor for page in pages)]
+    ends = Ends.of([os.dup(descriptor) for descriptor in inherited])
+    with control, theirs, listener, ends.control, ends.listener:
+        control.send(b"order")
+        assert ends.control.recv(9) == b"order"
+        assert ends.listener.getsockname() == listener.getsockname()
+        for number, (page, own) in enumerate(zip(pages, (ends.page, ends.cells, ends.connections), strict=True), 1):
+            page[0] = number
+            assert own[0] == number
 
 
 async def test_a_worker_follows_orders_about_models_keys_and_drain(tmp_path: Path, freezes: list[str]) -> None:
