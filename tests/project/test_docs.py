@@ -165,6 +165,7 @@ def test_alerts_and_dashboard_use_metrics_that_exist(file: str) -> None:
     assert metrics_in((DEPLOY / file).read_text()) - known <= {"svc_a", "svc_b"}
 
 
+@pytest.mark.system
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 def test_alert_rules_hold_their_own_tests() -> None:
     """promtool accepts the rules, and their tests pass."""
