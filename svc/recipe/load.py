@@ -18,7 +18,7 @@ from svc.recipe import fingerprint, paths, problems, variables
 from svc.recipe.algorithms import canonical_name
 from svc.recipe.schema import Recipe
 from svc.recipe.source_options import BUILT_IN_OPTIONS, Located, SourceSpec
-from svc.recipe.training_schema import Features, algorithms_in_effect, with_default_split
+from svc.recipe.training_schema import Features, default_algorithms, with_default_split
 from svc.recipe.yaml_reader import MAX_BYTES, parse_yaml
 from svc.settings import Settings
 
@@ -174,7 +174,7 @@ class _Loading:
             if not self.for_serving or where.split(".")[0] in _SERVED:
                 self._check_source(spec, where, problems.value_at(tree, tuple(where.split("."))))
         self._check_output(recipe)
-        canonical = fingerprint.strip_defaults(recipe, tree, {("training", "algorithms"): algorithms_in_effect(tree)})
+        canonical = fingerprint.strip_defaults(recipe, tree, {("training", "algorithms"): default_algorithms(tree)})
         return LoadedRecipe(
             recipe=recipe,
             path=self.path,

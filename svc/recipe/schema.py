@@ -30,6 +30,7 @@ from svc.recipe.training_schema import (
     Features,
     Training,
     check_recency,
+    or_empty,
     recency_in_effect,
     seconds,
     with_default_algorithms,
@@ -210,10 +211,6 @@ class Promotion(Block):
         return self
 
 
-def _or_defaults(block: object) -> object:
-    return {} if block is None else block
-
-
 class Recipe(Block):
     """One recommender: its data, its search and its artifact."""
 
@@ -227,7 +224,7 @@ class Recipe(Block):
     item_metadata: ItemMetadata | None = None
     training: Training = Field(default_factory=Training)
     output: Output
-    serving: Annotated[Serving, BeforeValidator(_or_defaults, Serving | None)] = Field(default_factory=Serving)
+    serving: Annotated[Serving, BeforeValidator(or_empty, Serving | None)] = Field(default_factory=Serving)
     promotion: Promotion | None = None
 
     @model_validator(mode="before")

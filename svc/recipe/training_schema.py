@@ -131,16 +131,17 @@ def with_default_split(tree: Mapping[str, Any]) -> dict[str, Any]:
     `time_user` shows whether order matters, which `random`, the default without a time column, cannot. The scheme is
     written into the tree, so that the recipe's hash differs from the hash with an explicit `random`.
     """
-    schema, training = tree.get("schema"), _or_empty(tree.get("training"))
+    schema, training = tree.get("schema"), or_empty(tree.get("training"))
     if not isinstance(schema, Mapping) or schema.get("time_column") is None or not isinstance(training, Mapping):
         return dict(tree)
-    split = _or_empty(training.get("split"))
+    split = or_empty(training.get("split"))
     if not isinstance(split, Mapping) or "scheme" in split:
         return dict(tree)
     return {**tree, "training": {**training, "split": {**split, "scheme": "time_user"}}}
 
 
-def _or_empty(block: Any) -> Any:
+def or_empty(block: Any) -> Any:
+    """Return a block of an unvalidated recipe, or an empty one if it is null or absent."""
     return {} if block is None else block
 
 
@@ -152,28 +153,28 @@ def with_default_algorithms(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
     training, schema = recipe.get("training") or {}, recipe.get("schema") or {}
     if not isinstance(training, Mapping) or not isinstance(schema, Mapping) or "algorithms" in training:
         return recipe
-    split = training.get("split") or {}
-    searched = recency_in_effect(
-        training.get("recency", "search"),
-        time_column=schema.get("time_column"),
-        scheme=split.get("scheme", "random") if isinstance(split, Mapping) else "random",
-    )
-    if searched != "search":
+    if not _searches_recency(training, schema):
         return recipe
     return {**recipe, "training": {**training, "algorithms": (*DEFAULT_ALGORITHMS, TRANSITIONS)}}
 
 
-def algorithms_in_effect(tree: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Return the algorithms of a valid recipe, normalized and before expansion, as if it listed none.
+def default_algorithms(tree: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """Return the algorithms that a valid recipe, normalized and before expansion, would have without a list.
 
     Return None if they depend on a variable, because a server does not know its value.
     """
     training = tree.get("training") or {}
     if not isinstance(training, Mapping) or contains_reference([training.get("recency"), training.get("split")]):
         return None
-    unlisted = {name: value for name, value in training.items() if name != "algorithms"}
-    in_effect = with_default_algorithms({"schema": tree["schema"], "training": unlisted})["training"]
-    return tuple(in_effect.get("algorithms", DEFAULT_ALGORITHMS))
+    return (*DEFAULT_ALGORITHMS, TRANSITIONS) if _searches_recency(training, tree["schema"]) else DEFAULT_ALGORITHMS
+
+
+def _searches_recency(training: Mapping[str, Any], schema: Mapping[str, Any]) -> bool:
+    """Return whether a recipe with these blocks, which need not be valid, searches recency."""
+    split = training.get("split") or {}
+    scheme = split.get("scheme", "random") if isinstance(split, Mapping) else "random"
+    wanted = training.get("recency", "search")
+    return recency_in_effect(wanted, time_column=schema.get("time_column"), scheme=scheme) == "search"
 
 
 def recency_in_effect(

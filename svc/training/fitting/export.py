@@ -28,7 +28,7 @@ from svc.model.recommenders.factor_index import FactorIndex
 from svc.model.recommenders.factors import BPRScorer, IALSScorer, SVDScorer
 from svc.model.recommenders.neighbours import NeighbourScorer
 from svc.model.recommenders.popularity import PopularityScorer, PopularPart, by_count
-from svc.recipe.algorithms import FACTORS, TRANSITIONS
+from svc.recipe.algorithms import TRANSITIONS
 from svc.training.data.user_sample import solve_users
 from svc.training.data.weights import in_order, weigh_rows
 from svc.training.fitting.trial import TrialRecord
@@ -192,11 +192,6 @@ def fold_in_users(
     solve_users(scorer.factors if isinstance(scorer, BlendScorer) else scorer, histories, features, rows)
     if isinstance(scorer, BlendScorer):
         scorer.measure(to_history(matrix, with_values=True, positions=positions, recency=recency), rows)
-
-
-def factors_first(parts: Sequence[TrialRecord]) -> list[TrialRecord]:
-    """Return the parts of a blend in the order of `BlendScorer`, where the factor model comes first."""
-    return sorted(parts, key=lambda trial: trial.algorithm not in FACTORS)
 
 
 def finite_float32(values: Any, name: str) -> NDArray[np.float32]:

@@ -127,7 +127,7 @@ class _BlendTrainer:
         # items took 15.2 instead of 7.5 s of processor time, for a score that differed by less than 0.0001.
         self._sample = self._holdout.evaluators.sample
         order = self._holdout.order
-        self._values = () if order is None else order.values(BLEND)
+        self._values = (0.0,) if order is None else order.values(BLEND)
         self._histories = [
             self._objective.quick_scores(part, trial.params)
             for part, trial in zip(trained, trials, strict=True)
@@ -140,7 +140,7 @@ class _BlendTrainer:
 
         `shared` are the parameters that its parts have in common.
         """
-        lowest = self._values[0] if self._values else 0.0
+        lowest = self._values[0]
         weights, by_user = self._best_weights(lowest)
         search = RecencySearch(self._values, lambda recency: self._ranker(recency, weights))
         recency = choose(search, self._holdout.evaluators).recency if len(self._values) > 1 else lowest
