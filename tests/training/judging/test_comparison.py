@@ -203,6 +203,14 @@ REASONS: list[tuple[dict[str, Any], str]] = [
     ({"best_class": "TopPopRecommender", "best_params": {"odd": 1}}, "does not know the parameter odd"),
     ({"best_class": "TopPopRecommender", "best_params": {"half_life": "7d"}}, "with a half-life"),
     ({"best_class": "RP3betaRecommender", "best_params": {}, "recency": 0.7}, "no longer has training.recency"),
+    (
+        {
+            "best_class": "BlendRecommender",
+            "best_params": {},
+            "parts": [{"class": "RP3betaRecommender", "params": {}, "weight": 1.0, "recency": 0.7}],
+        },
+        "its parts have recencies of their own",
+    ),
 ]
 
 
