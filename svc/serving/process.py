@@ -6,6 +6,7 @@ The first SIGTERM or SIGINT begins the drain. A second one ends the process at o
 from __future__ import annotations
 
 import gc
+import math
 import os
 import resource
 import signal
@@ -81,7 +82,9 @@ async def close_spans(spans: Spans) -> None:
 def limits(settings: Settings) -> ConnectionLimits:
     """Return the time limits of client connections from the settings."""
     drain_s = settings.drain_s
-    return ConnectionLimits(settings.keep_alive_s, settings.client_timeout_s, drain_s, min(LEAVE_TAKING_S, drain_s))
+    refuse_s = settings.max_queue_s / 3 or math.inf  # a request may have waited before its refusal was decided
+    leave_s = min(LEAVE_TAKING_S, drain_s)
+    return ConnectionLimits(settings.keep_alive_s, settings.client_timeout_s, drain_s, leave_s, refuse_s)
 
 
 def unwrap_single(error: BaseException) -> BaseException:

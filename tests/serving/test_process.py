@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import socket
@@ -28,9 +29,10 @@ def test_a_single_error_is_unwrapped_from_its_exception_groups() -> None:
 
 
 def test_the_limits_of_connections_are_the_settings() -> None:
-    """The times for idle, unread and draining connections come from their settings."""
-    limits = process.limits(Settings(keep_alive_s=1.0, client_timeout_s=2.0, drain_s=3.0))
-    assert (limits.idle_s, limits.unread_s, limits.drain_s) == (1.0, 2.0, 3.0)
+    """The times for idle, unread and draining connections, and for refusals, come from their settings."""
+    limits = process.limits(Settings(keep_alive_s=1.0, client_timeout_s=2.0, drain_s=3.0, max_queue_s=6.0))
+    assert (limits.idle_s, limits.unread_s, limits.drain_s, limits.refuse_s) == (1.0, 2.0, 3.0, 2.0)
+    assert process.limits(Settings(max_queue_s=0)).refuse_s == math.inf
 
 
 @pytest.mark.parametrize("is_abstract", [False, True], ids=["file", "abstract"])

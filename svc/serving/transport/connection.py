@@ -6,6 +6,7 @@ open connections. A process with more connections than another waits up to PATIE
 
 from __future__ import annotations
 
+import math
 import socket
 import time
 from contextlib import suppress
@@ -85,6 +86,8 @@ class ConnectionLimits:
     """Time that idle connections stay open after the server has stopped accepting.
 
     Closing idle connections at once would cut off requests that clients have just sent."""
+    refuse_s: float = math.inf
+    """Time in which a request whose expected wait is too long is refused, except in a flood of such requests."""
 
 
 @dataclass(slots=True)

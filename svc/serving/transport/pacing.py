@@ -6,6 +6,7 @@ sent a request at the same moment, then without pacing a health probe would wait
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from enum import IntEnum
@@ -20,9 +21,11 @@ FEWEST_A_TURN, MOST_A_TURN = 4, 32
 The number grows by one after a full turn shorter than SHORT_TURN_S, and is halved after each longer turn."""
 SHORT_TURN_S = 1e-3
 # With clients that send three times as many requests as the server can answer (open loop, 41,000 items), the rate of
-# answers is 73 to 80% of the capacity. It is 35% without this pace and without refusals before parsing.
-REFUSED_AT_ONCE, REFUSED_EVERY_S = 8, 5e-3
-"""At most REFUSED_AT_ONCE requests are refused every REFUSED_EVERY_S, because refusals take time from answers."""
+# answers is 65 to 71% of the capacity. It is 35% without this pace and without refusals before parsing.
+REFUSED_AT_ONCE, REFUSED_EVERY_S, REFUSED_SOONEST_S = 16, 12e-3, 1e-3
+"""At most REFUSED_AT_ONCE requests are refused every REFUSED_EVERY_S, because refusals take time from answers.
+
+If many requests wait to be refused, the time between is shorter, but at least REFUSED_SOONEST_S."""
 PROBES_A_TURN = 2
 """Most health probes that enter one turn without waiting, and most waiting probes that one turn lets in.
 
@@ -58,7 +61,9 @@ class TurnScheduler(trio.abc.Instrument):
     While `run()` runs, the scheduler is also a trio instrument, which trio calls at the start and end of each turn.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, refuse_within_s: float = math.inf) -> None:
+        """Make an idle scheduler. A request to be refused waits for `refuse_within_s`, longer only in a flood."""
+        self._refuse_within_s = refuse_within_s
         self._queues: dict[Rank, deque[trio.lowlevel.Task]] = {rank: deque() for rank in Rank}
         self._request_waits, self._refused_waits = trio.Event(), trio.Event()
         self._share = MOST_A_TURN
@@ -139,14 +144,18 @@ class TurnScheduler(trio.abc.Instrument):
                 self._request_waits = trio.Event()
 
     async def _refuse(self) -> None:
-        """Let in REFUSED_AT_ONCE connections of rank REFUSED every REFUSED_EVERY_S, until cancelled."""
+        """Let in a few connections of rank REFUSED again and again, until cancelled.
+
+        The pace grows with the queue, so that the last of the queue waits for about `refuse_within_s`.
+        """
         queue = self._queues[Rank.REFUSED]
         while True:
             await self._refused_waits.wait()
+            pause_s = self._refuse_within_s * REFUSED_AT_ONCE / max(len(queue), 1)  # the last one may be cancelled
             _wake(queue, REFUSED_AT_ONCE)
             if not queue:
                 self._refused_waits = trio.Event()
-            await trio.sleep(REFUSED_EVERY_S)
+            await trio.sleep(min(max(pause_s, REFUSED_SOONEST_S), REFUSED_EVERY_S))
 
     def _learn_pace(self) -> None:
         """Learn how long one request occupies the event loop, from the time between two calls.

@@ -143,7 +143,7 @@ async def serve(
     of all processes that share the listener. It is None if no other process shares it. With `tls` the connections use
     TLS, and hypercorn reads them.
     """
-    shared = Shared(application, limits, TurnScheduler(), spread or Spread.alone())
+    shared = Shared(application, limits, TurnScheduler(limits.refuse_s), spread or Spread.alone())
     secure = None
     if tls is not None:
         from svc.serving.transport.tls import TlsServer  # imported only with TLS, because hypercorn slows the start

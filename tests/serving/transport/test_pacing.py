@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from itertools import permutations
@@ -18,6 +19,7 @@ from svc.serving.transport.pacing import (
     PROBES_A_TURN,
     REFUSED_AT_ONCE,
     REFUSED_EVERY_S,
+    REFUSED_SOONEST_S,
     Rank,
     TurnScheduler,
 )
@@ -140,6 +142,27 @@ async def test_refusals_enter_a_few_at_a_time() -> None:
     assert {ranks.count(Rank.REFUSED) for ranks in turns.values()} <= {0, REFUSED_AT_ONCE, MANY % REFUSED_AT_ONCE}
     assert trio.current_time() - began == pytest.approx((MANY - 1) // REFUSED_AT_ONCE * REFUSED_EVERY_S)
     assert [rank for _, rank in order].index(Rank.REFUSED) < MANY
+
+
+@pytest.mark.parametrize("within_s, pause_s", [(math.inf, REFUSED_EVERY_S), (0.05, 0.004), (0.0, REFUSED_SOONEST_S)])
+async def test_refusals_enter_at_a_pace_that_keeps_their_longest_wait(within_s: float, pause_s: float) -> None:
+    """The pause before the next refusals is shorter if more wait, within its bounds."""
+    scheduler = TurnScheduler(within_s)
+    entered_at: list[float] = []
+
+    async def enter() -> None:
+        await scheduler.enter(Rank.REFUSED)
+        entered_at.append(trio.current_time())
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(MANY):
+            nursery.start_soon(enter)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(scheduler.run)
+        await trio.sleep(1.0)
+        nursery.cancel_scope.cancel()
+    assert len(entered_at) == MANY
+    assert entered_at[REFUSED_AT_ONCE] - entered_at[REFUSED_AT_ONCE - 1] == pytest.approx(pause_s)
 
 
 def test_turns_of_refusals_alone_do_not_change_the_pace() -> None:
