@@ -119,7 +119,7 @@ class Clients:
                     await trio.sleep(0.05)
 
     async def during(self, *loads: Callable[[], Any]) -> None:
-        """Run the loads at once, on a lane that has measured the calls of one batch."""
+        """Run the loads at the same time, on a lane that has measured the calls of one batch."""
         async with trio.open_nursery() as lanes:
             await lanes.start(self.lane.run)
             await self.ask("first", MAX_BATCH)
@@ -339,7 +339,7 @@ async def test_the_queue_of_a_model_counts_before_a_request_is_parsed(
 ) -> None:
     """A long queue refuses requests to every endpoint with a queue, under any spelling of its path.
 
-    This begins with a refusal, and needs waiting single requests.
+    Requests are refused before parsing only after a first refusal, and only while single requests wait.
     """
     async with serving(Settings(max_queue_s=2)) as (client, state):
         monkeypatch.setattr(Lane, "expected_wait_s", lambda lane, batch=0: 3.0)
@@ -417,7 +417,10 @@ STEP_S = 1e-3
 
 
 def learn(pace: Pace, each_s: float, seconds: float, pick: random.Random) -> None:
-    """Learn steps of 1 to 8 entries of about `each_s` each. Some take three times as long, and most half as long."""
+    """Learn steps of 1 to 8 entries of about `each_s` each.
+
+    Some steps take three times as long, and most take half as long.
+    """
     while seconds > 0:
         count = pick.randint(1, 8)
         step_s = count * each_s * pick.choice((0.5, 0.5, 0.5, 0.5, 3.0))
@@ -446,7 +449,7 @@ def test_short_steps_are_averaged() -> None:
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("slow_s", [0.06, 1.0, 10.0])
 def test_one_slow_step_of_any_length_hardly_moves_the_estimate(seed: int, slow_s: float) -> None:
-    """The estimate stays below three times the usual duration of a step."""
+    """After one slow step, the estimate stays below three times the usual duration of a step."""
     pick, pace = random.Random(seed), Pace()
     learn(pace, STEP_S, pick.uniform(0, 4), pick)
     pace.learn(slow_s, 1)

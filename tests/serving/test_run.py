@@ -125,7 +125,7 @@ def records(monkeypatch: pytest.MonkeyPatch, freezes: list[str]) -> Iterator[Rec
 def test_a_server_that_could_not_do_what_its_settings_say_is_refused(
     tmp_path: Path, folder: str, host: str, changes: dict[str, Any], words: str
 ) -> None:
-    """Refused are a cap without effect, a server without keys, a missing folder, and a setting without another one."""
+    """The error names the setting, file or folder that prevents it."""
     with pytest.raises(ConfigError, match=words):
         serve(options(tmp_path / folder, host), replace(SETTINGS, **changes), {})
 
@@ -263,7 +263,7 @@ def test_a_signal_during_the_first_loads_ends_the_server_before_it_answers(
 async def test_a_client_that_stays_does_not_outlast_the_drain(
     records: Records, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process ends a second after the time for the drain, and logs `serve_shutdown`."""
+    """The process logs `serve_shutdown`, and ends a second after the time for the drain."""
     ended: list[float] = []
     monkeypatch.setattr(run.process, "exit_now", lambda: ended.append(trio.current_time()))
     stop, began = Stop(), trio.current_time()

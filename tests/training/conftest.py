@@ -1,4 +1,4 @@
-"""Small generated data with two tastes that a model can learn, and recipes over it."""
+"""Fixtures with small generated data: two groups of users with different tastes, and recipes over them."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ def make_recipe(tmp_path: Path) -> Callable[..., LoadedRecipe]:
 
 @pytest.fixture(scope="module")
 def make_shared_recipe(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., LoadedRecipe]:
-    """Return a function that loads a recipe in a folder of the module, for a training that its tests share."""
+    """Return a function that loads a recipe in a folder of the module. Its tests share one training."""
     return partial(recipe_in, tmp_path_factory.mktemp("shared"))
 
 
 def leave_plots_empty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave the plots of reports empty, because drawing those of a page takes longer than a training."""
+    """Leave the plots of reports empty. Drawing all plots of a page takes longer than a training."""
     monkeypatch.setattr(
         "svc.training.report.plots._svg", lambda _, label, *__, **___: Markup(f'<svg aria-label="{label}"></svg>')
     )
@@ -84,7 +84,7 @@ def without_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def make_ratings(tmp_path: Path) -> Callable[..., Path]:
-    """Return a function that writes other ratings: a file name, and the arguments of `write_ratings`."""
+    """Return a function that writes ratings to a named file. It takes the arguments of `write_ratings`."""
     return lambda name, **arguments: write_ratings(tmp_path / name, **arguments)
 
 

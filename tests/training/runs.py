@@ -92,7 +92,7 @@ def task_of(loaded: LoadedRecipe) -> Task:
 def write_tastes(path: Path, *, n_users: int = 90, start_s: int = 1_600_000_000, last: slice = slice(None)) -> Path:
     """Write purchases of three groups of users, each of which buys one third of 60 items.
 
-    Times are spread over all users. `last` picks some of each user's 12 purchases, by time.
+    The purchases of all users cover the same days. `last` selects some of each user's 12 purchases by time.
     """
     rng = np.random.default_rng(3)
     lines = ["user_id,item_id,ts"]

@@ -19,7 +19,7 @@ from tests.training.runs import BY_SCORE, Log, Make, features_of, opened, run, s
 def test_the_best_feature_aware_trial_answers_cold_starts_beside_another_winner(
     make_recipe: Make, items_csv: Path, monkeypatch: pytest.MonkeyPatch, log: Log, tmp_path: Path
 ) -> None:
-    """Known users get the winner's answers, as without the cold-start model."""
+    """Known users get the same answers as from the winner alone."""
     monkeypatch.setattr(BY_SCORE, last_first)
     alone, _ = opened(run(make_recipe(training=small_training(algorithms=["TopPop", "CosineKNN"], n_trials=2))))
     training = small_training(algorithms=["TopPop", "IALS", "CosineKNN"], n_trials=3)
@@ -70,7 +70,10 @@ def test_features_without_a_complete_trial_are_inactive_with_a_warning(
 def test_means_and_deviations_of_users_are_trained_only_for_recipes_that_serve_users(
     make_recipe: Make, algorithms: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Loading then measures none. Factor models store none, because theirs have a closed form."""
+    """A server that loads such a model does not measure them.
+
+    Factor models store none, because theirs have a closed form.
+    """
     training = small_training(algorithms=algorithms, n_trials=len(algorithms))
     plain, _ = opened(run(make_recipe(training=training)))
     assert plain.user_moments is None

@@ -92,6 +92,6 @@ def test_the_item_of_more_users_comes_first_among_equal_scores(tmp_path: Path, a
 
 @pytest.mark.parametrize("parts", [("CosineKNN", "RP3beta"), ("TruncatedSVD", "CosineKNN")], ids="-".join)
 def test_a_blend_breaks_ties_by_number_of_users(tmp_path: Path, parts: tuple[str, ...]) -> None:
-    """The blend has a factor model or not. Its deviations are those of the served order."""
+    """This holds for a blend with and without a factor model."""
     recommender = trained(tmp_path, *parts, "Blend", n_trials=8)
     check(recommender)

@@ -48,7 +48,7 @@ WHAT_IS_TAKEN = ("best_class", "best_params", "recency")
 
 
 def parameters(head: Any) -> list[Any]:
-    """Return all results of a search that the header has."""
+    """Return all results of a search that are in the header."""
     parts = [{**part, "bytes": None, "score": None} for part in head.get("parts", ())]
     return [head.get(name) for name in WHAT_IS_TAKEN] + [parts]
 
@@ -173,7 +173,7 @@ def edited(kept: Sequence[str], random: Random) -> dict[str, Any]:
 def test_edits_outside_the_search_do_not_prevent_a_refit(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The headers have recipes with all keys. Another seed of the search is refused."""
+    """The edits set every key that may differ to a random value. Another seed of the search is refused."""
     random = Random(seed)
     kept = [name for name in ("cleansing", "features") if seed % 3 or random.random() < 0.5]
     if "cleansing" not in kept:
@@ -193,7 +193,7 @@ def test_edits_outside_the_search_do_not_prevent_a_refit(
 
 
 def test_refits_inherit_the_interval_correction_of_their_search(make_recipe: Make, tmp_path: Path) -> None:
-    """A refit of a refit has it in its header and intervals, too.
+    """A refit of a refit has the same correction in its header and its intervals.
 
     Each refit has a higher serial, so that servers that remember the highest one accept it.
     """
@@ -212,7 +212,7 @@ def test_refits_inherit_the_interval_correction_of_their_search(make_recipe: Mak
 def test_a_chain_of_refits_is_as_old_as_its_search(
     searched: LoadedRecipe, make_recipe: Make, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second refit names the version of the search. If the search is too old, it is repeated."""
+    """The second refit names the version of the search. If that version is too old, the search is repeated."""
     origin = live(searched)
     bounded = make_recipe(
         ratings=searched.base_dir / "tastes.csv", output=OUTPUT, training=training(max_search_age="7d")
@@ -320,7 +320,10 @@ def test_gate_hold_lock_and_data_bounds_apply_to_a_refit(make_recipe: Make, tmp_
 
 
 def test_a_refit_reuses_the_cold_start_model(make_recipe: Make, tmp_path: Path, items_csv: Path) -> None:
-    """The refit keeps its parameters and the score of its search, beside a winner without features."""
+    """The winner has no features, so iALS with features answers cold starts.
+
+    The refit has the same parameters of iALS, and the cold-start scores of the search.
+    """
     trials = {"algorithms": ["IALS", "CosineKNN"], "per_algorithm_trials": {"IALS": 1, "CosineKNN": 2}}
     space = {"IALS": {"n_components": [4, 4], "alpha0": [3, 3]}}
     blocks = {"training": training(**trials, search_space=space), "features": features_of(items_csv), "output": OUTPUT}

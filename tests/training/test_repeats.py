@@ -69,7 +69,10 @@ def test_repeated_items_are_scored_and_recommended(make_recipe: Make, tmp_path: 
 
 
 def test_items_of_a_history_in_a_request_are_recommended_too(make_recipe: Make, tmp_path: Path) -> None:
-    """The history is alone, or added to a known user. `svc.evaluate` skips no held-out row as already seen."""
+    """A request has the history alone, or adds it to a known user.
+
+    `svc.evaluate` skips no held-out row as already seen.
+    """
     data = write_sessions(tmp_path / "sessions.csv")
     bounds = {"RP3beta": {"self_weight": [100, 100]}}
     blocks = recipe_blocks(["RP3beta"], weighted=False, repeats=True, n_trials=1, search_space=bounds, recency=0.5)

@@ -44,7 +44,10 @@ def test_a_query_runs_once(make_recipe: Make, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("header", [0, 1, None])
 def test_ids_with_decimal_zeros_cause_a_warning(make_recipe: Make, tmp_path: Path, header: int | None) -> None:
-    """Many tools write 7.0 for 7 because of a blank. Ids such as 1.5, and a cell that never ends, cause none."""
+    """Many tools write 7.0 for 7 if a column has a blank.
+
+    Ids such as 1.5 and an unclosed quote cause no warning.
+    """
     names = "user_id,item_id,ts\n" if header is not None else ""
     rows = 'u1,7.0,1600000000\n,,\nu1.0,8,1600000000\nu2,1.5,1600000000\nu3.0,i,"open'
     (tmp_path / "rows.csv").write_text("a line before\n" * (header or 0) + names + rows, encoding="utf-8")

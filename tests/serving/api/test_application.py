@@ -88,7 +88,7 @@ async def test_all_endpoints_but_health_need_a_key() -> None:
     ],
 )
 async def test_hosts_are_limited_without_keys(settings: Settings, allowed: str, refused: str) -> None:
-    """Without keys, only loopback names are allowed. The setting of hosts replaces them."""
+    """Without keys, only loopback names are allowed. SVC_ALLOWED_HOSTS replaces this list."""
     async with serving(settings) as (client, _):
         assert (await client.get("/v1/recipes", headers={"host": allowed})).status == 200
         answer = await client.get("/v1/recipes", headers={"host": refused})

@@ -61,7 +61,10 @@ def test_a_target_is_decoded_once(target: bytes, expected: Target) -> None:
     ],
 )
 def test_invalid_targets_are_refused(target: bytes) -> None:
-    """Invalid are paths without a leading slash, broken codes or UTF-8, fragments, and characters outside ASCII."""
+    """A path without a leading slash is refused.
+
+    Broken percent codes, invalid UTF-8, fragments and non-ASCII characters are refused, too.
+    """
     with pytest.raises(MalformedRequest):
         parse_target(target, "GET")
 

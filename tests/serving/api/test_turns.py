@@ -99,7 +99,10 @@ Question = tuple[str, str, str, bytes]
 
 
 async def longest_turns(questions: list[Question]) -> list[tuple[Question, int, float]]:
-    """Return each question with the status of its answer by a new server, and the longest turn meanwhile."""
+    """Return each request with the status of its answer, and the longest turn until that answer.
+
+    All requests go to one new server with cold caches.
+    """
     answers = []
     openapi.document.cache_clear()
     async with serving() as (client, state):

@@ -78,7 +78,7 @@ async def test_recommend_answers_items_with_scores_and_metadata() -> None:
 
 
 async def test_a_batch_answers_each_element_like_a_single_request() -> None:
-    """`items` has the same bytes in both, if the batch asks for metadata."""
+    """The bytes of `items` equal those of the single answer, if the batch asks for metadata."""
     bodies: list[dict[str, Any]] = [
         {"user_id": "u1"},
         {"user_id": "nobody", "user_features": {"tag": "a", "colour": "red"}},
@@ -368,7 +368,7 @@ async def test_a_request_refused_for_its_cost_is_not_prepared(
 
 
 async def test_a_batch_above_the_burst_is_refused_without_retry_after() -> None:
-    """Such a batch would exceed the burst at any time. The refusal is charged nothing."""
+    """Such a batch would exceed the burst at any time. The refusal costs no tokens."""
     async with bounded("rate: 1/h, burst: 5") as (client, _):
         refused = await ask(client, {"requests": [{}] * 6}, BATCH_RECOMMEND)
         assert (refused.status, refused.json["code"]) == (429, "RATE_LIMITED")
@@ -393,7 +393,7 @@ async def test_a_cost_above_the_burst_takes_the_whole_burst() -> None:
 
 
 async def test_rules_of_the_recipe_are_not_charged() -> None:
-    """A client pays only for what it asks, not for the recipe's rules."""
+    """A client is charged only for the rules in its request."""
     async with bounded("rate: 1/h, burst: 3") as (client, state):
         serve(state, served_in(state).beside(None, None, Policy(diversity=0.5)))
         assert await statuses(client, {"user_id": "u3"}, 1) == [200]

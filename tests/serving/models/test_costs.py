@@ -83,7 +83,10 @@ def test_the_measured_time_of_plain_queries_is_a_median() -> None:
 
 
 def test_plain_queries_are_expected_to_take_the_measured_time() -> None:
-    """The time of an unmeasured number of queries is that of a similar number, or a multiple of that of one."""
+    """The time of an unmeasured number of queries is that of a similar number.
+
+    Without a similar number, it is a multiple of the time of one query.
+    """
     costs = PlainCosts()
     assert costs.measured_s(1) == math.inf
     assert costs.expected_s(4) == 4 * UNKNOWN_PLAIN_S

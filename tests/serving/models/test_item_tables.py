@@ -123,7 +123,7 @@ BOMBS = (one_cell, one_list, repeated_text, short_rows, one_value, one_name, one
 
 
 def task(folder: Path, bomb: Callable[[Path, int], tuple[str, str]]) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-    """Return a task of the program: a list that loads the libraries, and one of 200 MiB."""
+    """Return the arguments of a run: a list of 20 MiB, which loads the libraries, and a list of 200 MiB."""
     lists = []
     for size in (20 * MIB, 200 * MIB):
         (home := folder / f"{bomb.__name__}{size}").mkdir()
@@ -133,7 +133,10 @@ def task(folder: Path, bomb: Callable[[Path, int], tuple[str, str]]) -> tuple[st
 
 @pytest.mark.system
 def test_refusing_a_list_that_expands_takes_little_memory(tmp_path: Path) -> None:
-    """The refusal of 200 MiB at a bound of 16 MiB takes at most 100 MiB, of which 10 MiB stay."""
+    """The list expands to 200 MiB, and the bound is 16 MiB.
+
+    The refusal takes less than 100 MiB. Afterwards less than 10 MiB of it stay in use.
+    """
     tasks = json.dumps([task(tmp_path, bomb) for bomb in BOMBS])
     done = subprocess.run([sys.executable, "-c", PROGRAM], input=tasks, capture_output=True, text=True, check=False)
     assert not done.returncode, done.stderr
@@ -258,7 +261,7 @@ def test_values_are_the_same_through_pandas(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_table_that_cannot_be_read_is_a_metadata_error(tmp_path: Path) -> None:
-    """The failure counts as a failed read, so the load is retried."""
+    """Such a load counts as a failed read, so it is retried."""
     loaded = recipe(tmp_path)
     (tmp_path / "items.csv").unlink()
     with pytest.raises(MetadataError):

@@ -216,7 +216,7 @@ async def test_waiting_singles_are_scored_without_a_thread_if_their_call_is_chea
 
 
 async def test_a_caller_alone_is_answered_without_a_task_switch() -> None:
-    """This needs a model that was measured as cheap, and no scoring call in progress."""
+    """The model must have been measured as cheap. No other scoring call may be in progress."""
     lane = Lane(Echo(), ScoringThreads(1))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lane.run)
@@ -453,7 +453,7 @@ async def test_callers_take_turns_by_key(
 
 
 async def test_expensive_queries_are_scored_until_the_time_of_a_call_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rest of a batch stays in the queue. A single query goes before the rest."""
+    """The rest of a batch stays in the queue. A single query is scored before that rest."""
     model = Costly(monkeypatch, lambda _: CALL_S / 3.5)
     lane = Lane(model, ScoringThreads(1))
     async with trio.open_nursery() as nursery:

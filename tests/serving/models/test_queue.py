@@ -170,7 +170,7 @@ def test_only_the_invalid_query_of_a_group_fails() -> None:
 
 
 def test_no_group_is_scored_after_the_time_limit_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One group is always scored, however long it takes."""
+    """The first group of a call is always scored, however long it takes."""
     clock = iter(range(100))
     monkeypatch.setattr(queues.time, "thread_time", lambda: next(clock))
     groups = [[ask(user)] for user in range(9)]

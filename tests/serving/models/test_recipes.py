@@ -145,7 +145,7 @@ def test_a_declared_file_that_stops_parsing_keeps_its_name_and_recipe() -> None:
 
 
 def test_a_file_may_change_its_recipe_name() -> None:
-    """The old name is removed."""
+    """The recipe under the old name is removed."""
     declared, _ = declare({"a.yaml": recipe("new")}, {"old": Declared("a.yaml", recipe("old"))})
     assert list(declared) == ["new"]
 

@@ -108,7 +108,7 @@ def test_a_running_request_keeps_its_registry_entry() -> None:
 
 
 def test_of_several_faults_health_shows_that_of_the_load() -> None:
-    """The order is load, stat, recipe, because a failed load keeps new answers away."""
+    """The order is load, stat, recipe. A failed load comes first, because it keeps a new model from being served."""
     assert Faults(load="l", stat="s", recipe="r").first() == "l"
     assert Faults(stat="s", recipe="r").first() == "s"
     assert Faults(recipe="r").first() == "r"

@@ -122,7 +122,7 @@ async def test_a_busy_event_loop_rests_only_while_a_call_is_late(rests: Rests) -
 
 
 async def test_a_late_call_gets_the_interpreter_from_a_busy_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The event loop's thread sleeps until the call can end. This test runs in real time."""
+    """The thread of the event loop sleeps until the call can end. This test runs in real time."""
     rested: list[threading.Thread] = []
 
     class RealTime:

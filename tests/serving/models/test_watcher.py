@@ -177,7 +177,7 @@ async def test_a_hung_store_is_asked_once_and_delays_no_other() -> None:
 
 
 async def test_twenty_hung_stores_leave_slots_for_the_others() -> None:
-    """There are fewer slots for calls to stores than hung stores."""
+    """The test has more hung stores than there are slots for calls to stores."""
     world = World(*(f"hung{number}" for number in range(20)), "well")
     async with world.running():
         release = threading.Event()
@@ -291,7 +291,7 @@ async def test_a_removed_permission_for_users_applies_without_a_load() -> None:
 
 
 async def test_a_changed_recipe_takes_its_new_file_name() -> None:
-    """The recipe is edited and its file renamed at once. Its model is not loaded again."""
+    """The recipe is edited and its file is renamed between two polls. Its model is not loaded again."""
     world = World("a")
     async with world.running():
         moved = dataclasses.replace(world.folder.files.pop("a.yaml"), text="n_trials: 3")
@@ -358,7 +358,7 @@ async def test_ticks_keep_the_interval_within_a_tenth() -> None:
 
 @pytest.mark.parametrize("error", [ArtifactReplayed("an older artifact"), ArtifactExpired("expired")])
 async def test_a_temporary_refusal_is_retried(error: ArtifactError) -> None:
-    """The reason may end, such as a missing rollback line or a wrong clock. The old model answers meanwhile."""
+    """A reason such as a missing rollback line or a wrong clock may end. The old model answers until then."""
     world = World("a")
     async with world.running():
         world.loader.errors["v2"] = failed(error)
@@ -372,7 +372,7 @@ async def test_a_temporary_refusal_is_retried(error: ArtifactError) -> None:
 
 
 async def test_a_model_that_expires_while_served_is_logged_once_and_stays() -> None:
-    """Old answers are better than none."""
+    """Answers of an expired model are better than no answers."""
     world = World("a", "b")
     async with world.running():
         served = world.entry("a").served

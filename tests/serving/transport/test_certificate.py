@@ -24,12 +24,15 @@ from tests.serving.certificates import Issuer
 
 
 def test_without_the_variables_there_is_no_tls() -> None:
-    """The server then has its plain port."""
+    """Without these variables, no certificate is read."""
     assert read_certificate(Settings()) is None
 
 
 def test_a_certificate_is_read_with_its_key(tmp_path: Path) -> None:
-    """TLS 1.2 is the lowest version. Clients need a certificate only if their authority is set. No text has the key."""
+    """TLS 1.2 is the lowest version. Clients need a certificate only if their authority is set.
+
+    The repr of a certificate does not show the key.
+    """
     issuer = Issuer(tmp_path)
     certificate = issuer.certificate()
     context = certificate.context()

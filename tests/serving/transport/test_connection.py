@@ -45,9 +45,9 @@ async def test_a_defect_in_one_connection_ends_no_other() -> None:
 
 @pytest.mark.parametrize("taken", [0, 1000], ids=["nothing", "a little now and then"])
 async def test_an_answer_that_is_not_read_in_time_ends_its_connection(taken: int) -> None:
-    """The limit is the client timeout and a second for each MiB.
+    """The limit is the client timeout plus a second for each MiB.
 
-    It also ends a client that reads steadily, but too slowly.
+    A client that reads steadily but too slowly is disconnected, too.
     """
     async with listening(Echo(), unread_s=5) as port, await opened(port) as stream:
         await stream.send_all(REQUEST % b"large")
@@ -99,7 +99,7 @@ async def test_the_answer_to_head_has_no_body() -> None:
 
 
 async def test_pipelined_requests_are_answered_in_order() -> None:
-    """A request may begin in the middle of a read. No request is answered behind one that ends the connection."""
+    """A request may begin in the middle of a read. No request is answered after one that ends the connection."""
     application = Echo()
     async with listening(application) as port:
         bodies = b"".join(POST + b"Content-Length: 4\r\n\r\n%04d" % place for place in range(3000))
@@ -136,7 +136,7 @@ async def test_an_idle_connection_is_closed_and_a_used_one_is_not() -> None:
 
 
 async def test_100_continue_is_sent_only_if_the_body_is_read() -> None:
-    """A refusal that does not need the body sends no 100 Continue."""
+    """A refusal that does not need the body sends no `100 Continue`."""
     expects = b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n"
     async with listening(Echo()) as port, await opened(port) as stream:
         await stream.send_all(POST + expects)

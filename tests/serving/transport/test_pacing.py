@@ -38,7 +38,7 @@ class Turns(trio.abc.Instrument):
 
 
 async def entering(scheduler: TurnScheduler, ranks: list[Rank], work_s: float = 0.0) -> list[tuple[int, Rank]]:
-    """Let all enter at once, and return the turn and the rank of each, in order."""
+    """Let one connection of each rank enter at the same time. Return turn and rank of each, in the order of entry."""
     order: list[tuple[int, Rank]] = []
     turns = Turns()
     trio.lowlevel.add_instrument(turns)
@@ -62,7 +62,7 @@ async def entering(scheduler: TurnScheduler, ranks: list[Rank], work_s: float = 
 
 
 async def test_a_few_enter_at_once() -> None:
-    """The fewest requests that a turn admits all enter in one turn."""
+    """FEWEST_A_TURN connections all enter in the same turn."""
     order = await entering(TurnScheduler(), [Rank.KNOWN] * FEWEST_A_TURN)
     assert len({turn for turn, _ in order}) == 1
 
@@ -76,7 +76,7 @@ async def test_each_turn_lets_in_a_bounded_number() -> None:
 
 
 async def test_long_turns_do_not_let_more_in() -> None:
-    """After several long turns, only the fewest connections enter in each turn."""
+    """After several long turns, exactly FEWEST_A_TURN connections enter in each turn."""
     order = await entering(TurnScheduler(), [Rank.KNOWN] * 100, work_s=pacing.SHORT_TURN_S)
     turns = [turn for turn, _ in order]
     assert [turns.count(turn) for turn in sorted(set(turns))][-5:-1] == [FEWEST_A_TURN] * 4
@@ -166,7 +166,7 @@ async def test_refusals_enter_at_a_pace_that_keeps_their_longest_wait(within_s: 
 
 
 def test_turns_of_refusals_alone_do_not_change_the_pace() -> None:
-    """A server that is busy refusing would otherwise estimate longer waits and refuse more."""
+    """Otherwise a server that is busy with refusals would estimate longer waits and refuse more."""
     clock = trio.testing.MockClock()
 
     async def run() -> float:
@@ -231,7 +231,10 @@ async def test_the_expected_wait_grows_with_the_queue() -> None:
 
 
 async def test_all_requests_ahead_count_for_the_expected_wait() -> None:
-    """Known clients wait for known clients only, and others for all but refused requests. A probe does not wait."""
+    """Known clients wait for known clients only.
+
+    Others wait for all requests but refused ones. A probe does not wait.
+    """
     scheduler = TurnScheduler()
     for _ in range(100):
         scheduler._pace.learn(1.0, 1)

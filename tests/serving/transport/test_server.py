@@ -111,7 +111,7 @@ class Exhausted(socket.socket):
 
 
 async def test_too_many_open_files_are_logged_once_and_retried() -> None:
-    """Connections in the kernel's queue are accepted later. A connection that has ended is no error."""
+    """Connections in the kernel's queue are accepted later. A connection that has ended causes no error."""
     listener = Exhausted()
     listener.failures = [errno.ECONNABORTED, errno.ENFILE, errno.EMFILE, errno.EMFILE]
     listener.bind(("127.0.0.1", 0))

@@ -254,7 +254,7 @@ async def test_a_client_that_never_begins_its_handshake_is_disconnected(issuer: 
     ids=["half a head", "failed handshake of WebSocket", "answer that is not read"],
 )
 async def test_every_connection_ends_in_time(issuer: Issuer, message: bytes) -> None:
-    """Connections that hypercorn would keep for ever end, too."""
+    """This includes connections that hypercorn itself would keep for ever."""
     over = trio.Event()
 
     async def watch(tls: Tls) -> None:
@@ -412,7 +412,10 @@ async def test_a_large_answer_is_sent_in_parts() -> None:
 
 @pytest.mark.parametrize(("path", "limit_s"), [(b"/", 5), (b"/large", 5 + 12)])
 async def test_an_answer_that_is_not_read_is_abandoned(path: bytes, limit_s: float) -> None:
-    """`send` would wait for ever if the client opens no HTTP/2 window. Each MiB of the answer adds a second."""
+    """If the client opens no HTTP/2 window, `send` would wait for ever.
+
+    The limit grows by a second for each MiB of the answer.
+    """
 
     async def send(message: Any) -> None:
         await trio.sleep_forever()

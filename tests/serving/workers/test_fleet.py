@@ -284,7 +284,10 @@ def few_descriptors(free: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("free", range(7))
 async def test_a_worker_starts_as_soon_as_file_descriptors_are_free(free: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fleet retries until then. It leaks no process and no descriptor, and a long order arrives late, but whole."""
+    """The fleet retries until then, without leaking a process or a descriptor.
+
+    A long order arrives late, but complete.
+    """
     monkeypatch.setattr("svc.serving.workers.fleet.adopt_orphans", lambda: None)
     monkeypatch.setattr("svc.serving.workers.fleet.SILENT_CHECKS", 1 << 62)
     fleet, sleepers = fleet_of(1), Sleepers()

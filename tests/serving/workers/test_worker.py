@@ -129,7 +129,7 @@ def test_inherited_descriptors_are_opened_in_the_order_of_the_fields() -> None:
 
 
 async def test_a_worker_follows_orders_about_models_keys_and_drain(tmp_path: Path, freezes: list[str]) -> None:
-    """The worker applies keys, rates, lists, a swap of models with the drop of the old one, and the drain."""
+    """The worker applies new keys, rates and lists. It swaps models, drops the old model, and drains."""
     models = []
     for dimensions in (4, 5):
         prepare(tmp_path, factor_model(10, 30, dimensions))

@@ -49,7 +49,7 @@ def pairs(user: str = "user", item: str = "item", *, users: int = 10, items: int
 def test_many_repeats_cause_a_warning_unless_the_recipe_has_a_rule(
     tmp_path: Path, more: dict[str, Any], *, warns: bool
 ) -> None:
-    """The warning has the share of repeats. A few repeats cause none."""
+    """The warning has the share of repeats. A few repeats cause no warning."""
     frame = pairs()
     twice = pd.concat([frame, frame.head(25)])
     messages = found(tmp_path, twice, **more)
@@ -70,7 +70,7 @@ def test_many_repeats_cause_a_warning_unless_the_recipe_has_a_rule(
     ],
 )
 def test_swapped_columns_cause_a_warning(tmp_path: Path, user: str, item: str, n_items: int, *, warns: bool) -> None:
-    """Two suspicious column names are enough. One suspicious name needs many more items than users."""
+    """Two suspicious column names cause the warning. A single one needs many more items than users."""
     messages = found(tmp_path, pairs(user, item, items=n_items), user, item)
     assert ("are they swapped?" in messages.get("columns_swapped", "")) is warns
 

@@ -59,7 +59,7 @@ def test_the_vocabulary_comes_from_the_whole_table() -> None:
 
 
 def test_partial_coverage_of_the_ids_is_logged_and_allowed(log: list[dict[str, Any]]) -> None:
-    """Only a table without any known id is an error."""
+    """A table is an error only if it has no id of the interactions."""
     fit_side(TABLE, side(YEAR), "item", ["a", "x", "y"], Settings())
     record = next(record for record in log if record["event"] == "feature_axis_coverage")
     assert (record["side"], record["matched"], record["total"]) == ("item", 1, 3)
@@ -91,7 +91,7 @@ def test_a_table_without_any_signal_is_refused(log: list[dict[str, Any]]) -> Non
 
 
 def test_heavy_pruning_causes_a_warning(log: list[dict[str, Any]]) -> None:
-    """The warning comes from 20% of rows without signal on, and has all counts."""
+    """The warning has all counts. It is logged if 20% or more of the rows have no signal."""
     fit_side(TABLE, side({**GENRES, "min_frequency": 2}), "item", ["a"], Settings())
     record = next(record for record in log if record["event"] == "feature_vocabulary_pruned")
     assert (record["min_frequency"], record["distinct_values"], record["kept_values"]) == (2, 2, 1)

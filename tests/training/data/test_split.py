@@ -103,7 +103,7 @@ def test_the_smallest_ratio_works_and_a_smaller_one_does_not(scheme: str) -> Non
 
 @pytest.mark.parametrize("scheme", ["random", "time_user", "time_global"])
 def test_the_smallest_ratio_holds_out_a_pair_that_is_not_hidden(scheme: Scheme) -> None:
-    """No smaller ratio does, for any place and time of the hidden rows."""
+    """Hidden rows may have any position and time. A smaller ratio holds out no such pair."""
     rng = np.random.default_rng(5)
     for _ in range(6):
         sizes = rng.integers(1, 8, 3)

@@ -55,7 +55,7 @@ def test_one_number_among_a_thousand_dates_drops_one_row(*, categorical: bool) -
 
 @pytest.mark.parametrize("n_numbers", [1, 2, 50])
 def test_a_mixture_of_dates_and_numbers_is_refused_with_examples(n_numbers: int) -> None:
-    """A mixture has a minority of more than one row in a hundred."""
+    """A column is a mixture if its minority is more than one row in a hundred."""
     data = frame(["a"] * 60, [f"i{n}" for n in range(60)])
     data["t"] = pd.Series(["1704067200"] * n_numbers + ["2024-01-02"] * (60 - n_numbers))
     with pytest.raises(TimeMixture, match=r"1704067200.*2024-01-02"):

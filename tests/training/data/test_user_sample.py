@@ -181,7 +181,7 @@ def test_a_sample_of_all_users_changes_nothing(recipe: Path) -> None:
     ],
 )
 def test_recipes_that_cannot_be_sampled_are_refused(recipe: Path, more: dict[str, Any]) -> None:
-    """Refused are features, BPRFM, and a sample of no users."""
+    """A recipe with features or BPRFM is refused, and so is a sample of no users."""
     with pytest.raises(RecipeError, match="sample_users"):
         svc.train(recipe, keys=SIGNING_KEYS, **{"sample_users": 10, **more})
 

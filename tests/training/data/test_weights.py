@@ -144,7 +144,7 @@ def test_weights_are_split_with_their_pairs() -> None:
 
 
 def test_weighted_metrics_equal_values_computed_by_hand() -> None:
-    """The user chose items of weight 3 and 1. The ranking has the one of weight 3 in second place."""
+    """The user chose two items, of weight 3 and of weight 1. The ranking has the item of weight 3 in second place."""
     truth = sparse.csr_matrix(np.array([[0, 3.0, 1.0, 0]]))
     found = user_scores([[0, 1, 3]], truth)
     gain = 3 / np.log2(3)
@@ -225,7 +225,7 @@ def test_weights_change_every_model_and_hidden_items_are_never_recommended(
 
 
 def test_the_search_finds_a_half_life_if_tastes_change(make_recipe: Make, tmp_path: Path) -> None:
-    """Tastes change once, halfway. The header has the half-life of the winner."""
+    """All tastes change once, at half of the time. The header has the half-life of the winner."""
     loaded = make_recipe(
         ratings=_table(tmp_path / "drift.csv", drift=True),
         schema={**SCHEMA, "event_column": "event"},
@@ -339,9 +339,9 @@ def _oldest_age_s(matrix: sparse.csr_matrix) -> float:
 def test_the_final_training_decays_rows_of_the_search_as_the_search_did(
     make_recipe: Make, tmp_path: Path, scheme: str, stray: int
 ) -> None:
-    """Search and final training count ages from the same time.
+    """The search and the final training count ages from the same time.
 
-    Only under `time_global`, the search uses its cut-off.
+    With the split `time_global`, the search counts ages from its cut-off instead.
     """
     task = task_of(_recipe(make_recipe, tmp_path, scheme, stray))
     searched = task.holdout.decay_matrix(MONTH)
@@ -358,7 +358,7 @@ def test_the_final_training_decays_rows_of_the_search_as_the_search_did(
 
 
 def test_a_sample_of_users_has_the_reference_time_of_all_users(make_recipe: Make, tmp_path: Path) -> None:
-    """Users outside the sample are then decayed like those inside."""
+    """Weights of users outside the sample therefore decay like those of users inside it."""
     task = task_of(_recipe(make_recipe, tmp_path, "time_user", NOW_S + 400 * DAY, sample_users=20))
     assert task.data.sample is not None
     assert 0 not in task.data.sample.rows

@@ -88,7 +88,7 @@ def test_a_value_that_cannot_be_compared_is_named(values: Any, where: dict[str, 
 
 @pytest.mark.parametrize("index", [["x", "y"], [7, 7], pd.to_datetime(["2026-01-01", "2026-01-02"])])
 def test_errors_count_the_rows_of_any_index(index: Any) -> None:
-    """A plug-in may return a frame with an index of its own."""
+    """A plug-in may return a frame with its own index. An error still numbers the rows from 1."""
     frame = pd.DataFrame({"r": ["3", "bad"]}, index=index)
     with pytest.raises(RowFilterMismatch) as caught:
         kept_rows(frame, {"r": {"gte": 1}})

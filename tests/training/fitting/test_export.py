@@ -64,7 +64,7 @@ MATRIX = sps.csr_matrix((np.random.default_rng(3).random((20, 12)) < 0.3).astype
 
 
 def test_scorers_have_the_trained_vectors() -> None:
-    """Users keep their order. Items are found by column."""
+    """Users keep their order. The index returns the vector of an item by its column."""
     ials = IALSRecommender(MATRIX, n_components=4, train_epochs=2, n_threads=1).learn()
     svd = WeightedSVDRecommender(MATRIX, n_components=4, random_seed=0).learn()
     for recommender, scorer in ((ials, ials_scorer(ials)), (svd, svd_scorer(svd))):
@@ -236,7 +236,7 @@ def test_ials_seeds_are_the_exact_solution(
 
 
 def test_values_are_kept_only_if_answers_depend_on_them() -> None:
-    """Counts are kept beside histories. Ones are not kept, and neither are counts for popularity."""
+    """Counts of interactions are stored beside histories, unless all are 1. The popularity model stores no counts."""
     plain, counted = interactions(counts=False), interactions(counts=True)
     knn = "CosineKNNRecommender"
     assert exported(knn, trained(knn, plain), plain).history.weights is None
@@ -293,7 +293,7 @@ def test_bpr_scores_by_product_and_bias_and_relates_by_cosine() -> None:
 
 
 def with_features(matrix: sps.csr_matrix) -> Model:
-    """Return iALS with features in every kind of column."""
+    """Return iALS with feature columns of every kind."""
     kinds = {"tag": "categorical", "tags": "multi_label", "year": "numerical", "title": "text"}
     columns: list[dict[str, Any]] = [{"name": name, "kind": kind} for name, kind in kinds.items()]
     columns.append({"name": "point", "kind": "vector", "dimensions": 2})
@@ -360,7 +360,7 @@ def test_the_allow_list_equals_the_classes_of_exported_models(monkeypatch: pytes
 
 
 def test_the_cold_start_scorer_answers_like_the_whole_recommender() -> None:
-    """Features of either side and seeds give the same bytes, without the vectors of the users."""
+    """User features, item features and seeds give the same bytes. The scorer has no vectors of users."""
     matrix = interactions(counts=False)
     aware = with_features(matrix)
     assert isinstance(aware.scorer, IALSScorer)

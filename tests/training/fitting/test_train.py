@@ -59,7 +59,7 @@ def test_a_final_training_with_a_singular_system_says_what_to_change() -> None:
 def test_algorithms_whose_bits_depend_on_threads_have_one_by_default(
     wanted: int | None, available: int, expected: Threads
 ) -> None:
-    """All others use the available threads. A configured number is for both."""
+    """All other algorithms use the available threads. A configured number applies to both kinds."""
     assert Threads.choose(wanted, available=available) == expected
 
 
@@ -77,7 +77,10 @@ def test_algorithms_whose_bits_depend_on_threads_have_one_by_default(
 def test_a_recommender_has_the_seed_and_the_threads_of_its_algorithm(
     name: str, seed: int | None, n_threads: int | None
 ) -> None:
-    """A seed of 32 bits or more loses its upper bits. Parameters of the search alone are not the recommender's."""
+    """A seed that is too large for the algorithm loses its upper bits.
+
+    Parameters that only the search uses are not passed to the recommender.
+    """
     matrix = sparse.csr_matrix(np.eye(40, 30, dtype=np.float32))
     times = sparse.csr_matrix(np.eye(40, 30, dtype=np.int64))
     builder = Builder((1 << 31) + 5, Threads(exact=2, free=3))
@@ -91,7 +94,7 @@ EMPTY = sparse.csr_matrix((N_USERS, N_ITEMS), dtype=np.float32)
 
 
 class Learner:
-    """Ranks the held-out item first for as many users as `course` says for the epoch."""
+    """A recommender that ranks the held-out item first for `course[epoch]` users."""
 
     def __init__(self, course: list[int]) -> None:
         self.course = course
@@ -157,7 +160,7 @@ def test_the_best_epoch_counts_and_patience_ends_the_training(evaluators: Evalua
 
 
 def test_only_every_nth_epoch_is_scored(evaluators: Evaluators) -> None:
-    """If every second epoch is scored, the fifth of five is not."""
+    """If every second epoch is scored, the last of five epochs is not scored."""
     fitted, reported = trained(Learner([1, 2, 3, 1, 4]), Epochs(most=5, every=2, patience=9), evaluators)
     assert reported == [(2, 0.5), (4, 0.25)]
     assert fitted.epochs == 2

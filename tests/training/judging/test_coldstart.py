@@ -114,9 +114,9 @@ def test_the_baseline_sees_the_few_items_that_differ_from_most(make_recipe: Make
 
 
 def test_a_side_is_skipped_for_its_work_and_not_for_the_clock(make_recipe: Make, tmp_path: Path) -> None:
-    """Ten trainings of 4,000 epochs exceed the limit, half of the work of a search with a few short trials.
+    """The limit is half of the work of the search. Ten trainings of 4,000 epochs exceed that of a few short trials.
 
-    A search of no seconds and trials of hours, as on a busy machine, change nothing.
+    Measured durations do not matter, because a busy machine would lengthen them.
     """
     task = _task(make_recipe, tmp_path, {"a": ["x"] * 60 + ["y"] * 60}, "categorical")
     long = replace(_trial(1.0), epochs=4000, params={**_trial(1.0).params, "n_components": 128})
@@ -136,7 +136,7 @@ def test_a_longer_search_allows_a_longer_measurement() -> None:
 
 
 def fitted(*columns: Any, rows: list[list[float]]) -> Any:
-    """Return an encoded side with its constant."""
+    """Return a stand-in for an encoded side: its columns, and `rows` with a constant at the end."""
     matrix = sparse.csr_matrix(np.array([[*row, 1.0] for row in rows]))
     return cast(Any, SimpleNamespace(encoder=SideEncoder(columns), matrix=matrix))
 
@@ -146,13 +146,13 @@ AGE = NumberColumn("age", mean=0.0, deviation=1.0, low=-9.0, high=9.0)
 
 
 def test_two_ids_share_a_token_if_both_have_it() -> None:
-    """The constant is no shared value."""
+    """The constant does not count as a shared value."""
     values = shared_values(fitted(TAG, rows=[[1, 0], [1, 1], [0, 0]]), np.arange(3))
     assert values.toarray().tolist() == [[1, 0], [1, 1], [0, 0]]
 
 
 def test_numbers_are_shared_by_deciles_of_the_known_ids() -> None:
-    """Each id is in one bin. Neighbours in the order share it, however far apart their numbers are."""
+    """Each id is in one bin. Ids with neighbouring numbers share a bin, however far apart these numbers are."""
     rows = [[float(n * n)] for n in range(100)]
     values = shared_values(fitted(AGE, rows=rows), np.arange(100)).toarray()
     assert values.sum(axis=1).tolist() == [1.0] * 100

@@ -39,7 +39,8 @@ def test_a_live_model_that_memorized_the_held_out_rows_is_replaced(
 ) -> None:
     """A memorizing model scores best on rows of its own training, and poorly on others.
 
-    A comparison with the model as it is would keep it. A comparison of refitted models lets the new model go live.
+    If the live model were scored as it is, it would stay. A comparison with the refitted live model lets the new model
+    go live.
     """
     table = write_tastes(tmp_path / "tastes.csv", n_users=240)
     bound = -0.2  # half of the interval of 240 users
@@ -60,7 +61,8 @@ def test_a_worse_model_is_refused_although_the_live_one_cannot_recommend_held_ou
 ) -> None:
     """A served model never recommends seen items, and the live model has seen all held-out items.
 
-    As it is, the live model scores 0, so any model would go live. A comparison of refitted models refuses a worse one.
+    If the live model were scored as it is, it would get 0, and any model would go live. A comparison with the refitted
+    live model refuses a worse model.
     """
     table = write_tastes(tmp_path / "tastes.csv", n_users=240)
     blocks = {"ratings": table, "output": OUTPUT, "promotion": {"mode": "enforce", "against": ["incumbent"]}}
@@ -240,7 +242,7 @@ def test_a_live_model_that_cannot_be_trained_again_is_logged_and_not_compared(
 
 
 def test_figures_of_a_comparison_are_rounded_to_twelve_digits() -> None:
-    """Coverage is not compared, because it has a guardrail of its own."""
+    """The comparison has no coverage, because coverage has a guardrail of its own."""
     comparison = ModelComparison("incumbent", 0.2 + 0.1, 0.3, 1 / 3, (0.1 + 0.2, 1.0), 9, "live", (0.5, 0.6))
     assert comparison.as_fields() == {
         "name": "incumbent",

@@ -137,7 +137,7 @@ def blend_of(*heads: dict[str, Any]) -> dict[str, Any]:
 def test_a_live_model_is_trained_again_only_on_columns_that_the_recipe_reads(
     head: dict[str, Any], reason: str, make_recipe: Make, items_csv: Path
 ) -> None:
-    """The check covers times and features. With a time decay and features, all of the models are trained again."""
+    """The check covers times and features. A recipe that reads both can train every live model again."""
     reads_neither = task_of(make_recipe(training=training(recency="off")))
     with pytest.raises(Unfit, match=reason):
         trainable(reads_neither, head)
@@ -150,7 +150,10 @@ def test_a_live_model_is_trained_again_only_on_columns_that_the_recipe_reads(
     "params", [{"half_life": "none", "top_k": 9}, {"popularity_half_life": "none"}, {"self_weight": 0.5}, {}]
 )
 def test_a_live_model_without_decay_needs_no_times(params: dict[str, Any], make_recipe: Make) -> None:
-    """Features do not matter to it. Its parameters are unchanged, and its number of epochs is not one of them."""
+    """Features of the live model do not matter.
+
+    The trial has the live model's parameters. The number of epochs is not a parameter.
+    """
     head = {
         "best_class": "CosineKNNRecommender",
         "best_params": {**params, "train_epochs": 3},

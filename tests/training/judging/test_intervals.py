@@ -164,7 +164,10 @@ def searches(alike: float, spread: float = 0.0) -> Iterator[tuple[int, Searched]
 @pytest.mark.usefixtures("few_resamplings")
 @pytest.mark.parametrize(("alike", "spread"), [(0.0, 0.0), (0.9, 0.0), (0.5, 0.1)])
 def test_the_interval_of_a_winner_contains_its_true_score(alike: float, spread: float) -> None:
-    """At least 93% of the intervals do. Without the correction for the choice among trials, they lie too high."""
+    """At least 93% of the intervals contain it.
+
+    Without the correction for the choice among trials, they lie too high.
+    """
     held = forgetful = 0
     for seed, found in searches(alike, spread):
         scores, truth = found.choice.scores[:, 0], found.worth[0]
@@ -263,8 +266,8 @@ def test_a_rival_that_scores_zero_leaves_all_figures_finite() -> None:
 def test_the_interval_of_a_refit_contains_its_true_score_as_often_as_a_search() -> None:
     """A refit is scored on the users on which its parameters were chosen, so it inherits the correction.
 
-    Its comparison with a rival inherits it too. If no trial is better than the rival, a rival is beaten in at most 5%
-    of the trainings, and without the correction in more than 25%.
+    Its comparison with a rival inherits the correction, too. If no trial is better than the rival, at most 5% of the
+    trainings show a significant lead. Without the correction, more than 25% show one.
     """
     held, proven = np.zeros(3), np.zeros(3)
     for seed, found in searches(0.5):

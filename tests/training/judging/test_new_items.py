@@ -1,4 +1,4 @@
-"""The measurement of new items: users get suitable ones if features predict choices, and random ones if not."""
+"""The measurement of new items: it finds suitable ones if features predict choices, and random ones otherwise."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_features_of_noise_find_no_more_than_chance(make_task: TaskOf) -> None:
 
 
 def test_known_items_lose_the_places_that_new_ones_take(make_task: TaskOf) -> None:
-    """Known items are found less often beside new ones, and still less often without a maximum share."""
+    """New items on a page lower the recall of known items. Without a maximum share, they lower it more."""
     close = replace(IALS, params={**IALS.params, "reg": 0.5})
     task = make_task(KINDS, "categorical", cutoff=2)
     bounded, free = measured(task, close, max_share=0.5), measured(task, close, max_share=None)
@@ -92,7 +92,7 @@ def test_known_items_lose_the_places_that_new_ones_take(make_task: TaskOf) -> No
 
 
 def test_measured_pages_keep_both_the_smallest_and_largest_share(make_task: TaskOf) -> None:
-    """If both shares are equal, every page has exactly this share of new items, although known items lose."""
+    """If both shares are equal, every page has this share of new items. The recall of known items falls."""
     found = measured(make_task(KINDS, "categorical", cutoff=2), max_share=0.5, min_share=0.5)
     assert (found["max_share"], found["min_share"]) == (0.5, 0.5)
     assert found["share"] == pytest.approx(0.5)

@@ -47,7 +47,7 @@ def test_rankings_of_a_served_model_are_its_answers(name: str, size: int) -> Non
 
 
 def test_pairs_have_the_users_and_items_known_to_model_and_split() -> None:
-    """The pairs are in rows and columns of the split."""
+    """Pairs are given as rows and columns of the split."""
     model = family("neighbours")
     columns = (7, -1, 2, 1)
     ranker = ServedRanker(model, np.array([3, -1, 0]), np.array(columns), sparse.csr_matrix((3, 4)))

@@ -47,7 +47,7 @@ def test_the_best_recency_is_chosen_if_it_is_a_gain() -> None:
 
 
 def test_a_range_without_0_compares_with_its_own_lowest_value() -> None:
-    """A single value is used without a comparison."""
+    """A range of one value is used without a comparison."""
     assert chosen({0.2: 50, 0.5: 50}) == (0.2, 0.25)
     assert chosen({0.5: 10}) == (0.5, 0.05)
 

@@ -51,7 +51,7 @@ def test_a_worse_model_is_written_and_does_not_go_live(make_recipe: Make, log: L
 
 
 def test_a_refused_first_model_makes_no_pointer(make_recipe: Make) -> None:
-    """Without a live model, the first model is compared with popularity only. Here it must be better by half."""
+    """Without a live model, the first model is compared with popularity only. Here it must score 50% more."""
     bold = {"mode": "enforce", "min_relative_change": 0.5}
     loaded = make_recipe(output=OUTPUT, promotion=bold, training=training("TopPop"))
     assert run(loaded).exit_code == 9
@@ -114,9 +114,9 @@ def test_a_refused_model_under_a_hold_exits_with_0(make_recipe: Make, log: Log) 
 def test_an_incumbent_that_cannot_be_verified_is_not_compared(
     pointer: bytes | None, reason: str, make_recipe: Make, log: Log
 ) -> None:
-    """The file of the live model is damaged or missing. An event says so, and the data may change in any way.
+    """The file of the live model is damaged or missing. An event has the reason.
 
-    The comparison with popularity remains.
+    The bounds of data changes do not apply. The comparison with popularity remains.
     """
     bounds = {"max_change": {"n_rows": 0.1}}
     loaded = make_recipe(output=OUTPUT, promotion=ENFORCE, training=training(), cleansing=bounds)
@@ -137,7 +137,7 @@ def test_an_incumbent_that_cannot_be_verified_is_not_compared(
 def test_a_guardrail_refuses_a_model_whose_metric_improves(
     make_recipe: Make, make_ratings: Callable[..., Path], log: Log
 ) -> None:
-    """Half of the users with the same score are refused, unless the guardrail is off or wide enough."""
+    """A model with half of the users is refused for `n_users`, whatever its score. Without this guardrail it passes."""
     rules = {"mode": "enforce", "against": ["incumbent"], "min_relative_change": -1}
     assert run(make_recipe(output=OUTPUT, promotion=rules, training=training())).exit_code == 0
     half = {"ratings": make_ratings("half.csv", n_users=40), "output": OUTPUT, "training": training()}
@@ -153,7 +153,7 @@ def test_a_guardrail_refuses_a_model_whose_metric_improves(
 
 
 def test_a_model_that_is_too_slow_is_refused(make_recipe: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A guardrail of twice the live model's ranking time refuses a model of three times that time."""
+    """The guardrail allows twice the ranking time of the live model. The new model takes three times as long."""
     free = {"mode": "enforce", "against": ["incumbent"], "min_relative_change": -1}
     assert run(make_recipe(output=OUTPUT, promotion=free, training=training())).exit_code == 0
     monkeypatch.setattr("svc.training.judging.rankers.rank_ms", lambda _: 6.0)

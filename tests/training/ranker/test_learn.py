@@ -74,7 +74,10 @@ def loaded_model(head: Mapping[str, Any], encoded: bytes) -> Model:
 
 @pytest.mark.usefixtures("without_drawing")
 def test_labels_that_predict_choices_order_the_pages_of_the_model(make_recipe: Make, tmp_path: Path, log: Log) -> None:
-    """A gate scores the new model by weights that were fitted on other users: the winner's score plus the gain."""
+    """A gate scores the new model with weights that were fitted on other users.
+
+    Its score is that of the winner plus the gain.
+    """
     loaded, began = recipe(make_recipe, tmp_path, by_genre=True, promotion={"mode": "report"}), time.monotonic()
     head, encoded = trained(loaded, report=tmp_path / "report.html")
     fields = head["ranker"]

@@ -32,7 +32,7 @@ def development(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def written(loaded: LoadedRecipe, report: Path) -> str:
-    """Return the artifact of a training with this report."""
+    """Return the artifact of a training that writes this report."""
     artifact = run(loaded, report=report).artifact
     assert artifact is not None
     return artifact
@@ -118,7 +118,10 @@ def test_the_page_breaks_metrics_down_by_users_and_items(reported: Trained) -> N
 
 @pytest.mark.usefixtures("without_drawing")
 def test_an_earlier_run_is_compared_in_tables(make_recipe: Make, tmp_path: Path) -> None:
-    """`svc report` finds it among the versions or gets it by name. A training takes the artifact that it replaces."""
+    """`svc report` finds the earlier run among the versions, or gets it by name.
+
+    A training compares with the artifact that it replaces.
+    """
     before = written(recipe(make_recipe), tmp_path / "before.html")
     target, again, named = tmp_path / "page.html", tmp_path / "again.html", tmp_path / "named.html"
     after = written(recipe(make_recipe, seed=7), target)

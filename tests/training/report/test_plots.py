@@ -61,7 +61,7 @@ def test_each_plot_is_one_svg_without_a_size(drawn: list[str]) -> None:
 
 
 def test_the_same_figures_give_the_same_svg_bytes(drawn: list[str]) -> None:
-    """A page made again from the artifact has the bytes of the page of the training."""
+    """A page that is made again from the artifact has the same bytes as the page of the training."""
     assert draw() == drawn
 
 
@@ -151,7 +151,7 @@ def test_algorithms_are_drawn_beside_popularity(axes_of: Callable[..., list[Axes
 
 
 def test_changes_are_drawn_beside_zero_and_the_required_bound(axes_of: Callable[..., list[Axes]]) -> None:
-    """An interval that begins at the bound has the colour of a passed one. The first opponent is on top."""
+    """An interval that begins at the bound has the colour of a passed comparison. The first opponent is on top."""
     against = [
         {"name": "incumbent", "change": 0.1, "interval": [-0.2, 0.3]},
         {"name": "TopPop", "change": 0.5, "interval": [-0.1, 99.0]},
@@ -174,7 +174,7 @@ def test_changes_are_drawn_beside_zero_and_the_required_bound(axes_of: Callable[
 
 
 def test_accuracy_is_drawn_against_both_measures_of_variety(axes_of: Callable[..., list[Axes]]) -> None:
-    """Points have the diversity beside them. A value without a distance is only in the second picture."""
+    """Each point has its diversity as a label. A value without a distance is only in the second picture."""
     rows: Sequence[Mapping[str, Any]] = [
         {"diversity": 0.0, "ndcg": 0.5, "interval": [0.25, 0.625], "distance": None, "coverage": 0.25},
         {"diversity": 0.3, "ndcg": 0.375, "interval": [0.25, 0.5], "distance": 0.75, "coverage": 0.5},
@@ -205,7 +205,7 @@ def test_the_first_group_of_features_is_on_top(axes_of: Callable[..., list[Axes]
 
 
 def test_the_long_tail_falls_from_the_most_chosen_item(axes_of: Callable[..., list[Axes]]) -> None:
-    """Both axes are logarithmic. Of many items, at most 400 are drawn, the first and the last among them."""
+    """Both axes are logarithmic. At most 400 items are drawn, the first and the last among them."""
     (axes,) = axes_of(tail_plot, np.array([1, 9, 3]), np.arange(1, 5001))
     items, users = lines(axes)
     assert items == [(1, 9), (2, 3), (3, 1)]

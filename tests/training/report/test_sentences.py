@@ -85,7 +85,7 @@ def test_an_interval_names_its_correction(among: tuple[int, int], words: str) ->
 
 
 def test_headers_of_earlier_versions_lack_corrections() -> None:
-    """Intervals in such headers have no correction, and leads no users."""
+    """In such headers, intervals have no correction, and leads have no number of users."""
     assert "corrected" not in " ".join(headline(scored()).lines)
     old = {name: value for name, value in LEAD.items() if name != "users"}
     assert "(interval -0.0200 to 0.0400): no more than chance" in lead_sentences(scored(lead=old), "ndcg@20")[0]

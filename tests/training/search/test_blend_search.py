@@ -48,7 +48,10 @@ def test_the_best_of_different_algorithms_are_blended(scored: list[tuple[str, fl
 
 
 def test_popularity_is_a_part_with_each_half_life() -> None:
-    """The best trial of popularity with the other parts' time decay gets each half-life."""
+    """The part is the best popularity trial with the same time decay as the other parts.
+
+    It is tried with each half-life.
+    """
     scored = result(("IALS", 0.3), ("TopPop", 0.1), ("TopPop", 0.2), ("TopPop", 0.4))
     shared = [{}, {}, {}, {"half_life": "7d"}]
     trials = [replace(trial, params=params) for trial, params in zip(scored.trials, shared, strict=True)]
@@ -73,7 +76,7 @@ def drifting(path: Path) -> Path:
 def test_recent_popularity_raises_the_score_of_a_blend_if_choices_follow_releases(
     make_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The search finds the best half-life. The header, the served model and a refit have it."""
+    """The search finds the best half-life. The header, the served model and a refit contain it."""
     monkeypatch.setattr(BY_SCORE, blend_wins)
     ratings = drifting(tmp_path / "drifting.csv")
     split = {"scheme": "time_global", "heldout_ratio": 0.1}

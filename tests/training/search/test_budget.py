@@ -20,7 +20,7 @@ def trial(number: int, state: TrialState, **attrs: object) -> FrozenTrial:
 
 
 def test_the_budget_is_divided_evenly_and_untuned_algorithms_get_one_trial() -> None:
-    """The other algorithms get the trials that TopPop does not need, and the first of them the remainder."""
+    """The other algorithms share the trials that TopPop does not need. The first of them gets the remainder."""
     plan = plan_trials(["A", "Pop", "B", "C"], 12, own={}, n_parameters={"Pop": 0})
     assert plan.shares == {"A": 4, "Pop": 1, "B": 4, "C": 3}
     assert plan.total == 12
@@ -132,7 +132,7 @@ def test_a_stalled_algorithm_below_the_best_is_eliminated(n_parameters: int) -> 
 
 
 def test_the_best_algorithm_that_a_blend_needs_keeps_its_trials() -> None:
-    """The score of this algorithm does not matter. Worse algorithms of its kind are eliminated."""
+    """Its score does not matter. Worse algorithms of the same kind are eliminated."""
     plan = plan_trials(("A", "F", "G"), 9, own={}, n_parameters={}, needed=("F", "G", "absent"))
     scored = [("A", 0.5)] * 3 + [("F", 0.1)] * 3 + [("G", 0.2)] * 3
     trials = [

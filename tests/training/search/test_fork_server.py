@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[4]
 
 
 def echo(connection: Connection) -> None:
-    """Send the process ids of the worker and its server, then echo messages. A number is the exit code."""
+    """Send the process ids of the worker and its server, then echo messages. Exit if a message is an exit code."""
     connection.send((os.getpid(), os.getppid()))
     while True:
         message = connection.recv()

@@ -59,7 +59,7 @@ def test_a_history_is_scored_as_a_cold_user_with_its_weights(
 
 
 def test_features_of_the_users_are_their_prior() -> None:
-    """irspack solves for cold users with features."""
+    """Scores equal those of irspack for cold users with these features and histories."""
     features = sps.csr_matrix(RNG.random((N_USERS, 3)).astype(np.float32))
     recommender = IALSRecommender(MATRIX, user_features=features, lambda_user_feature=5.0, **IALS).learn()
     found = QuickScores(to_scorer(recommender, "IALSRecommender"), MATRIX, POSITIONS, features).at(0.4)(ROWS)

@@ -111,7 +111,7 @@ def test_the_first_trials_try_the_guesses_in_turn() -> None:
 
 
 def test_an_algorithm_without_other_choices_inherits_no_trials() -> None:
-    """TopPop with two half-lives has only two useful trials, although it leads."""
+    """TopPop has the best score, but only two different trials. The second-best algorithm inherits the trials."""
     spaces = {
         "TopPopRecommender": Space({"half_life": CategoricalDistribution(("7d", "none"))}),
         "CosineKNNRecommender": Space({"top_k": IntDistribution(1, 100)}),

@@ -80,7 +80,7 @@ def test_a_missing_driver_names_its_extra(
 
 
 def test_files_that_cannot_be_databases_are_refused(tmp_path: Path) -> None:
-    """Refused are a folder, a file of another format, and a file in a missing folder."""
+    """A folder, a file of another format, and a file in a missing folder are refused."""
     (tmp_path / "text.db").write_text("no database, but long enough to be looked at " * 30)
     for path, reason in ((".", "is a folder"), ("text.db", "cannot be used"), ("no/where.db", "does not exist")):
         with pytest.raises(StoragePathUnusable, match=reason):

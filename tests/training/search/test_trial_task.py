@@ -72,7 +72,7 @@ def test_parameters_that_cannot_be_trained_prune_their_trial_and_a_defect_fails_
 
 
 def test_a_trial_that_is_worse_than_earlier_ones_is_pruned_between_epochs() -> None:
-    """Earlier trials are those known when this one was suggested."""
+    """Only trials that were known when this one was suggested count as earlier."""
     known = tuple({1: 0.5, 2: 0.5, 3: 0.5, 4: 0.5, 5: 0.5} for _ in range(5))
     outcome = run_trial(Objective(dict.fromkeys(range(1, 6), 0.1)), task(known_curves=known))
     assert (outcome.state, list(outcome.curve)) == ("pruned", [1, 2, 3, 4])
@@ -109,7 +109,10 @@ def test_the_better_half_passes_the_screening() -> None:
 
 
 def test_a_trial_that_fails_screening_is_not_evaluated_on_all_users() -> None:
-    """The screening score is step 0 of the curve. Without more users than a screening has, there is none."""
+    """The screening score is step 0 of the curve.
+
+    There is no screening unless the evaluation has more users than a screening.
+    """
     train, evaluators = problem()
     objective = TrialObjective(Builder(1, Threads.choose(None, available=1)), Holdout(train, evaluators, {}))
     good = {"top_k": 50, "shrinkage": 0.0, "feature_weighting": "NONE", "normalize": True}
@@ -129,7 +132,7 @@ def test_a_trial_that_fails_screening_is_not_evaluated_on_all_users() -> None:
 def test_trials_are_compared_with_complete_ones_and_with_all_that_were_screened() -> None:
     """Only trials of the same algorithm count.
 
-    A trial that was pruned between epochs does not, because its end is unknown.
+    A trial that was pruned between epochs does not count, because its final score is unknown.
     """
     study = optuna.create_study(direction="maximize")
     for algorithm, state, curve in (

@@ -41,7 +41,10 @@ def test_running_and_abandoned_trials_have_no_record() -> None:
 
 
 def kept_of(*trials: tuple[str, float], most_bytes: int) -> dict[int, NDArray[np.float64]]:
-    """Return the scores of trials, given by algorithm and score, that are left. Those of a trial take 80 bytes."""
+    """Return the scores by user that are kept of these trials, by trial number.
+
+    A trial is given by its algorithm and score. Its scores take 80 bytes.
+    """
     by_user: dict[int, NDArray[np.float64]] = {}
     completed: list[TrialRecord] = []
     for number, (algorithm, score) in enumerate(trials):

@@ -211,7 +211,7 @@ def choose(wanted: int | None, n_trials: int, size: dict[str, int]) -> tuple[int
 
 
 def test_all_cores_work_and_each_trial_has_its_share() -> None:
-    """There is at most one worker for four trials, because more would start trials without known results."""
+    """There is at most one worker for four trials, because more workers would start trials before results exist."""
     assert choose(None, 40, BIG) == (8, 1, True)
     assert choose(None, 12, BIG) == (3, 2, True)
     assert choose(None, 1, BIG) == (1, 8, True)

@@ -13,7 +13,7 @@ NAMES = [row.verb for row in VERBS]
 
 @pytest.mark.parametrize(("given", "meant"), [("userid", "user_id"), ("LIMIT", "limit"), ("exclude", "exclude_items")])
 def test_the_most_similar_field_is_suggested(given: str, meant: str) -> None:
-    """Upper and lower case are equal."""
+    """The comparison of names ignores case."""
     assert hints.unknown_field(given, FIELDS) == f"unknown field; did you mean {meant}?"
 
 

@@ -114,7 +114,7 @@ def test_odd_documents_give_the_same_result_as_one_call(body: bytes) -> None:
 @pytest.mark.parametrize("opening, closing", [(b"[", b"]"), (b'{"a":', b"}")])
 @pytest.mark.parametrize("inmost", [b"0", b"[]", b"{}", b"[0]"])
 def test_nesting_has_the_bound_of_small_bodies(opening: bytes, closing: bytes, inmost: bytes) -> None:
-    """The deepest body that one call parses is parsed here too, and a deeper one is refused."""
+    """The deepest body that one `from_json` call parses is parsed in parts, too. A deeper body is refused."""
     verdicts = []
     for depth in range(MAX_DEPTH - 3, MAX_DEPTH + 1):
         body = b'{"a":' + opening * depth + inmost + closing * depth + b"}"
@@ -163,7 +163,7 @@ def test_no_valid_list_or_object_is_as_long_as_the_kept_part() -> None:
 
 
 def test_a_long_list_keeps_its_length_and_enough_values_to_be_refused() -> None:
-    """Later values become None, so that a body of short texts takes no memory of many times its size."""
+    """Later values become None. Otherwise a body of short texts would take many times its size in memory."""
     texts = [f"{n:07}" for n in range(100_000)]
     found = read(b'{"a":["%b"]}' % '","'.join(texts).encode(), 1 << 16)["a"]
     assert len(found) == len(texts) and found[:KEPT_ITEMS] == texts[:KEPT_ITEMS]
@@ -213,7 +213,7 @@ def test_invalid_json_is_named_with_its_place(start: bytes, wrong: bytes) -> Non
 
 @pytest.mark.parametrize("step", [1_000, PIECE_BYTES, 10**7])
 def test_blanks_may_stand_between_tokens(step: int) -> None:
-    """120,000 blanks at any place leave the values unchanged. 800,000 blanks are refused like a long text."""
+    """120,000 blanks between two tokens leave the values unchanged. 800,000 blanks are refused like a long text."""
     tokens = [b"{", b'"a"', b":", b"[", b"1", b",", b'"x  y"', b"]", b"}"]
     for place in range(len(tokens) + 1):
         body = b"".join([*tokens[:place], b" \t\n\r" * 30_000, *tokens[place:]])

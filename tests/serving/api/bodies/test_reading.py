@@ -86,7 +86,7 @@ def test_a_body_that_is_too_large_is_refused() -> None:
 
 
 def test_a_slow_body_is_refused_after_the_timeout() -> None:
-    """The limit is the client timeout, and a second more for each received MiB."""
+    """The limit is the client timeout plus a second for each received MiB."""
     with pytest.raises(BodyTimeout, match="within 10 seconds"):
         take(sent(b"{}", pause_s=11))
     spaced = b" " * 60_000 + b'"x"'

@@ -45,7 +45,7 @@ def test_every_error_is_on_the_page_with_its_status() -> None:
 
 
 def test_every_error_of_an_endpoint_is_an_example_in_the_document() -> None:
-    """Each error code is an example under its status. Only that of an invalid request lists errors."""
+    """Each error code is an example under its status. Only the example of an invalid request lists errors."""
     found: dict[str, int] = {}
     for path in document(__version__, has_keys=True, has_metrics=True)["paths"].values():
         for operation in (value for key, value in path.items() if key in ("get", "post")):

@@ -169,7 +169,7 @@ async def test_a_body_in_parts_is_answered_from_the_cache() -> None:
 
 
 async def test_a_cached_answer_is_never_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is sent at once, even if the queue of the model is full."""
+    """A cached answer is sent at once, even if the queue of the model is full."""
     async with serving(Settings(max_queue_s=0.2)) as (client, _):
         known = await answered(client, {"user_id": "u3"})
         monkeypatch.setattr(Lane, "expected_wait_s", lambda lane, batch=0: 60.0)

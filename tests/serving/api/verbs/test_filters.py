@@ -38,9 +38,10 @@ def genres_of(item: int) -> set[str]:
 
 
 def fields() -> FilterFields:
-    """Return filter fields:
+    """Return the filter fields `genres`, `year` and `secret`.
 
-    `genres` has the labels above in turn, and `year` is 1990 + number except for every fifth item.
+    Items have the labels of GENRES in turn. `year` is 1990 + number, and missing for every fifth item. `secret` is
+    denied.
     """
     genres = LabelField.read("genres", "multi_label", "|", [GENRES[item % 4] for item in range(N_ITEMS)], N_ITEMS)
     years = NumberField.read("year", [1990 + item if item % 5 else None for item in range(N_ITEMS)], N_ITEMS)
@@ -62,7 +63,10 @@ def numbers(answer: Any) -> list[int]:
 
 
 async def test_a_page_is_full_of_items_that_satisfy_the_filter() -> None:
-    """The page equals the unfiltered ranking without the other items. A batch gives the same."""
+    """The page equals the unfiltered ranking without the items that the filter excludes.
+
+    A batch gives the same page.
+    """
     tree = {"all": [{"genres": {"any": ["Comedy"]}}, {"not": {"year": {"gte": 2040}}}]}
     async with filtering() as (client, _):
         everything = (await client.post(RECOMMEND, {"user_id": "u3", "limit": N_ITEMS})).json
@@ -209,7 +213,7 @@ async def test_the_answer_has_a_profile_if_the_request_has_a_history() -> None:
 
 
 async def test_unknown_items_in_a_history_do_not_change_the_ranking() -> None:
-    """For a known user, `items` has the same bytes with and without them."""
+    """For a known user, `items` has the same bytes with unknown items in the history as without."""
     async with filtering() as (client, _):
         plain = (await client.post(RECOMMEND, {"user_id": "u1"})).json
         asked = (await client.post(RECOMMEND, {"user_id": "u1", "history": ["x", "y", "x"]})).json

@@ -27,7 +27,11 @@ EXACT: Params = {**PARAMETERS, "solver_type": "CHOLESKY"}
 
 
 def draws(n_users: int, n_items: int, length: float, *, groups: int, loyalty: float, seed: int) -> np.ndarray:
-    """Return (users, items) booleans: long-tailed items in groups, of which each user prefers one by `loyalty`."""
+    """Return random choices as booleans, (users, items).
+
+    The popularity of items has a long tail. Each user prefers a random group: other items have weights lower by the
+    factor `1 - loyalty`.
+    """
     rng = np.random.default_rng(seed)
     popularity = rng.permutation(np.arange(1, n_items + 1.0) ** -0.8)
     group = rng.integers(0, groups, n_items)
@@ -81,7 +85,7 @@ SHAPES = {
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_first_trial_never_scores_clearly_below_popularity(shape: str) -> None:
-    """Only chance orders the two if nothing but popularity matters."""
+    """If choices follow popularity alone, the two scores differ only by chance."""
     n_users, n_items, length, groups, loyalty = SHAPES[shape]
     for seed in (0, 1) if n_users < 900 else (0,):
         dense = draws(n_users, n_items, length, groups=groups, loyalty=loyalty, seed=seed)

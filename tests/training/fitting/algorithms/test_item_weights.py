@@ -59,9 +59,9 @@ def test_the_weights_are_as_exact_as_those_of_irspack(n_items: int) -> None:
 @pytest.mark.parametrize("reg", [0.01, 5.0])
 @pytest.mark.parametrize("n_common", [0, 40])
 def test_items_solved_apart_get_the_weights_of_the_whole_system(n_common: int, reg: float) -> None:
-    """Weights equal those of a dense inverse. Items are rare, unused or popular, and have values.
+    """Weights equal those of a dense inverse, for rare, unused and popular items with several values.
 
-    The tolerance covers single precision, whose error depends on the processor and the regularization, in irspack too.
+    The tolerance is twice the rounding error of irspack, which also computes in single precision.
     """
     rng = np.random.default_rng(3)
     dense = np.zeros((90, n_common + 120))

@@ -62,7 +62,7 @@ def test_the_parameters_of_search_space_are_those_of_the_search(name: str) -> No
 
 
 def test_a_recipe_replaces_single_bounds() -> None:
-    """Replaced bounds keep the default scale, are limited by the data, and have no steps."""
+    """A replaced bound keeps the default scale. It is limited by the data and has no steps."""
     wanted = {"n_components": [64, 2000], "reg": [1e-5, 0.5], "mean_prior": [True]}
     space = search_space("IALSRecommender", n_users=500, n_items=300, wanted=wanted)
     assert space["n_components"] == IntDistribution(64, 2000, log=True)
