@@ -89,8 +89,19 @@ class ExportRequest:
         """Return the request for the manifest, the same in all parts of one export. `leaders` is `all` or a digest."""
         if self.to_users:
             return {"items": leaders, "limit": self.limit, "to_users": True, "order": self.order}
-        request = {"users": leaders, "limit": self.limit, "related": self.related}
-        return request if self.filter is None else {**request, "filter": self.filter}
+        request: dict[str, Any] = {"users": leaders, "limit": self.limit, "related": self.related}
+        if self.filter is not None:
+            request["filter"] = self.filter
+        if self.allowed is not None or self.new is not None:
+            request["candidates"] = self._digest()
+        return request
+
+    def _digest(self) -> str:
+        """Return the digest of the items that may be recommended. It differs if a list has changed between two shards."""
+        candidates = hashlib.sha256(b"" if self.allowed is None else self.allowed.bits.tobytes())
+        # Not the vectors of new items: their last bits depend on the processor.
+        candidates.update(b"" if self.new is None else self.new.ids.hashes.tobytes())
+        return f"sha256:{candidates.hexdigest()}"
 
 
 def part_name(name: str, shard: Shard | None) -> str:

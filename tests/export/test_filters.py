@@ -121,3 +121,16 @@ def test_parts_with_different_filters_do_not_merge(recommend: Export, shop: Path
     for index, more in enumerate((("--filter", '{"year": {"gte": 1960}}'), ())):
         assert recommend(shop, "--output", out, "--shard", f"{index}/2", *more) == 0
     assert recommend("--merge", "--output", out) == 5
+
+
+def test_parts_with_different_lists_of_available_items_do_not_merge(recommend: Export, shop: Path) -> None:
+    """The list has changed between two shards, so both are refused until the older one is written again."""
+    out, there = shop.parent / "all.csv", shop.parent / "there.csv"
+    availability = "{source: {type: csv, path: there.csv}, id_column: item_id, mode: allow}"
+    shop.write_text(f"{RECIPE}serving: {{availability: {availability}}}\n")
+    for index, last in enumerate((10, 11)):
+        there.write_text("item_id\n" + "".join(f"i{n}\n" for n in range(last)))
+        assert recommend(shop, "--output", out, "--shard", f"{index}/2") == 0
+    assert recommend("--merge", "--output", out) == 5
+    assert recommend(shop, "--output", out, "--shard", "0/2") == 0
+    assert recommend("--merge", "--output", out) == 0

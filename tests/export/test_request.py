@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from svc.export.request import Shard
-from svc.model.ids import digest
+from svc.export.request import ExportRequest, Shard
+from svc.model.ids import IdTable, digest
+from svc.model.ranking.new_items import NewItems
 from tests.export.conftest import Artifact, Export, manifest_of, rows_of
 
 
@@ -18,6 +20,16 @@ from tests.export.conftest import Artifact, Export, manifest_of, rows_of
 def test_each_id_is_in_exactly_one_shard(text: str, count: int) -> None:
     """The shard of an id depends only on a digest of the id."""
     assert sum(Shard(index, count).holds(digest(text.encode())) for index in range(count)) == 1
+
+
+def test_the_manifest_tells_lists_of_new_items_apart() -> None:
+    """Parts with other new items are of another export. The order of the list does not matter."""
+
+    def candidates(*ids: str) -> str:
+        new = NewItems(IdTable.from_ids(ids), np.zeros((len(ids), 2)), 9, None)
+        return str(ExportRequest(output="x.csv", new=new).asked("all")["candidates"])
+
+    assert candidates("n1", "n2") == candidates("n2", "n1") != candidates("n1", "n3")
 
 
 def test_a_list_of_users_is_exported_in_its_order(artifact: Artifact, recommend: Export, tmp_path: Path) -> None:
