@@ -1,4 +1,4 @@
-"""One small model of each family of recommenders, made of numbers whose sums are exact on every machine."""
+"""A small model of each family of recommenders. Sums of its numbers are exact on every machine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EVERY_FAMILY = (*FAMILIES, "blend", "popular_blend")
 
 
 def _dyadic(rng: np.random.Generator, *shape: int) -> NDArray[np.float32]:
-    """Multiples of 1/8, so that every sum of their products is exact, in whatever order it is taken."""
+    """Return random multiples of 1/8. Sums of their products are exact in any order."""
     return (rng.integers(-16, 17, size=shape) / 8).astype(np.float32)
 
 
@@ -82,7 +82,10 @@ def _encoder() -> SideEncoder:
 
 
 def family(name: str, seed: int = 7, n_items: int = N_ITEMS) -> Model:
-    """The model of one family; user u0 has seen one item, u11 twelve, in both halves of the items."""
+    """Return the model of one family.
+
+    User u0 has seen one item, u1 two, and so on to twelve for u11.
+    """
     rng = np.random.default_rng(seed)
     seen = [np.sort(rng.choice(n_items, user + 1, replace=False)).astype(np.int32) for user in range(N_USERS)]
     history = History(np.cumsum([0, *map(len, seen)]).astype(np.int64), np.concatenate(seen))

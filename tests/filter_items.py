@@ -1,4 +1,4 @@
-"""A recipe whose items have the fields that the random filters of `filter_trees` ask for."""
+"""A recipe whose items have the fields of the random filters in `filter_trees`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from tests.filter_trees import KINDS
 
 
 def filterable_home(folder: Path, name: str, model: Model, rows: Iterable[str]) -> Path:
-    """A folder with the recipe `name`. A row is that of one item in a CSV file: its id, then a value of each field."""
+    """Return a folder with the recipe `name`.
+
+    Each row is the CSV line of one item: its id, then a value of each field.
+    """
     found = make_home(folder, name, model)
     put(folder / "items.csv", "\n".join([",".join(["item", *KINDS]), *rows, ""]))
     metadata = {

@@ -1,4 +1,4 @@
-"""An object store in this process: svc's own client over a file system of fsspec that lies in memory."""
+"""An object store in this process: svc's own client over an fsspec file system in memory."""
 
 from __future__ import annotations
 
@@ -44,5 +44,5 @@ class ObjectsInMemory(MemoryFileSystem):
         return bytes(super().cat_file(path, start, end, **options))
 
     def client(self) -> Any:
-        """Return it as the clients of real stores are: with operations that are awaited."""
+        """Return the store with awaited operations, as the clients of real stores have them."""
         return AsyncFileSystemWrapper(self, asynchronous=False)

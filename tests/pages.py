@@ -1,6 +1,7 @@
-"""The fenced blocks of the documentation, and a shell in which a page's commands run.
+"""The fenced blocks of the documentation, and a shell in which the commands of a page run.
 
-A `bash` block runs unless its title says what it needs ("Needs root"); a block whose title is a path is that file.
+A `bash` block runs unless it has a title, such as "Needs root". A block whose title is a path is the content of that
+file.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ WAIT = "curl -sS --retry 100 --retry-delay 1 --retry-all-errors -o /dev/null htt
 
 
 class Block(NamedTuple):
-    """One fenced block: `title` is "" without one."""
+    """One fenced block. `title` is "" if the block has none."""
 
     language: str
     title: str
@@ -53,12 +54,12 @@ class Block(NamedTuple):
 
     @property
     def file(self) -> str:
-        """Where the reader is told to put the block, if anywhere."""
+        """The path of the file whose content the block is, or ""."""
         return self.title if re.fullmatch(r"[\w./-]+\.\w+", self.title) else ""
 
 
 def blocks(page: Path) -> list[Block]:
-    """In the page's order; indentation inside a list item is taken off."""
+    """Return the blocks of a page in order, without the indentation of a list item."""
     found = []
     for indent, language, rest, text in FENCE.findall(page.read_text(encoding="utf-8")):
         title = TITLE.search(rest)
@@ -68,13 +69,13 @@ def blocks(page: Path) -> list[Block]:
 
 
 def cron_lines(block: Block) -> list[tuple[str, str]]:
-    """(when, command) of each line of a file for /etc/cron.d."""
+    """Return schedule and command of each line of a file for /etc/cron.d."""
     lines = [line.split(None, 6) for line in block.text.splitlines()]
     return [(" ".join(line[:5]), line[6]) for line in lines]
 
 
 def free_ports(names: Sequence[str]) -> dict[str, str]:
-    """Another free port for each of `names`."""
+    """Return a different free port for each of `names`."""
     probes = [socket.create_server(("127.0.0.1", 0)) for _ in names]
     try:
         return {name: str(probe.getsockname()[1]) for name, probe in zip(names, probes, strict=True)}
@@ -94,7 +95,7 @@ class Shell:
     fresh: bool = False
 
     def environment(self) -> dict[str, str]:
-        """Nothing of the machine's own settings; `pip install` reaches a scratch environment only."""
+        """Return the environment, without settings of the machine. `pip install` reaches a scratch environment only."""
         scratch = self.folder / ".venv"
         if not scratch.exists():
             subprocess.run([sys.executable, "-m", "venv", "--without-pip", scratch], check=True)
@@ -129,7 +130,7 @@ class Shell:
         (self.folder / "docs").symlink_to(ROOT / "docs")
 
     def run(self, script: str, **extra: str) -> subprocess.CompletedProcess[str]:
-        """The script in a shell that stops at the first failure and leaves nothing running."""
+        """Run the script in a shell that stops at the first failure, and end all processes that it started."""
         ports = free_ports(("8080", "8081", "8082", "8765"))
         script = PORT.sub(lambda match: ports[match[1]], script)
         script = re.sub(r"(?<![\w.])/(etc|var/log)/svc", rf"{self.folder}/\1/svc", script)
@@ -143,7 +144,10 @@ class Shell:
 
 
 def script_of(page: Path) -> str:
-    """Everything that a reader of the page does, in order: files are written, commands run, servers wait behind."""
+    """Return a script that does in order all that a page describes.
+
+    It writes the files, runs the commands, and starts servers in the background.
+    """
     parts = []
     for block in blocks(page):
         if block.file:
@@ -158,7 +162,10 @@ def script_of(page: Path) -> str:
 
 
 def purchases() -> str:
-    """A small table, user_id,item_id,ts: 60 users u1... who choose among 20 items b1..., and u17, who chose b0342."""
+    """Return a small CSV table of user_id, item_id and ts.
+
+    Users u1 to u60 choose among 20 items b0 to b19, and u17 also chose b0342.
+    """
     rng = random.Random(5)
     rows = [
         (f"u{user}", f"b{item}", 1_735_689_600 + item) for user in range(1, 61) for item in rng.sample(range(20), 6)

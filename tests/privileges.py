@@ -1,4 +1,7 @@
-"""Permissions that hold, also where the tests run as root: the two capabilities that ignore them are laid down."""
+"""File permissions that also apply if the tests run as root.
+
+Two capabilities let root ignore permissions, so they are dropped.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ _IGNORING = 1 << 1 | 1 << 2  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
 
 
 def obeying_command() -> list[str] | None:
-    """What to put before a command so that it obeys permissions; None where that cannot be had."""
+    """Return a prefix that makes a command obey file permissions, or None if that is impossible here."""
     if os.geteuid() != 0:
         return []
     setpriv = shutil.which("setpriv")
@@ -22,7 +25,7 @@ def obeying_command() -> list[str] | None:
 
 @contextmanager
 def permissions_hold() -> Iterator[None]:
-    """Within, this thread and the threads that it starts obey permissions."""
+    """Make this thread, and the threads that it starts, obey file permissions during the block."""
     header = (ctypes.c_uint32 * 2)(_VERSION, 0)
     before = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable; twice
     _call("capget", header, before)

@@ -1,4 +1,4 @@
-"""Counts the cores that the process may use, by affinity and by the quota of every control group around it."""
+"""The number of cores that the process may use, by affinity and by the quota of every enclosing control group."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def groups(root: Path, inner: str, **files: str) -> Path:
-    """The file that names the own group; `files` by `<folder>__<file>`."""
+    """Write files of control groups, and return the file that names the group of the process.
+
+    The name `<folder>__<file>` in `files` gives the path.
+    """
     for name, text in files.items():
         folder, _, file = name.partition("__")
         path = root / folder.replace("_", "/") / file.replace("_us", "_us").replace("cpu_max", "cpu.max")
@@ -77,7 +80,10 @@ def test_without_affinity_all_cores_count(
 
 
 def test_contexts_of_one_thread_find_the_libraries_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A context restores the number of threads. It searches for BLAS libraries again only after an import."""
+    """A context restores the number of threads.
+
+    It searches for BLAS libraries again only after an import.
+    """
 
     def threads() -> list[int]:
         return [pool["num_threads"] for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]

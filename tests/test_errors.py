@@ -1,4 +1,4 @@
-"""`svc.errors` as a whole: one place to import from, one drawing of the tree."""
+"""`svc.errors`: all errors can be imported from it, and its docstring shows them as a tree."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ CLASSES = [c for _, c in inspect.getmembers(errors, inspect.isclass) if issubcla
 
 
 def test_every_class_is_drawn_in_the_tree() -> None:
-    """The docstring of `svc.errors` names every class of errors but those of HTTP answers."""
+    """The docstring of `svc.errors` names every error class except those of HTTP answers."""
     families = [c for c in CLASSES if not issubclass(c, ApiError)]
     drawn = errors.__doc__ or ""
     assert [c.__name__ for c in families if c.__name__ not in drawn] == []
 
 
 def test_every_class_is_imported_from_one_place() -> None:
-    """Every class of errors can be imported from `svc.errors`."""
+    """Every error class can be imported from `svc.errors`."""
     for room in (errors.commands, errors.http):
         own = [c for _, c in inspect.getmembers(room, inspect.isclass) if c.__module__ == room.__name__]
         assert own

@@ -20,12 +20,12 @@ from svc.settings import Settings
 
 @pytest.fixture
 def declared_fields() -> None:
-    """Here any event with any fields will do: the subject is how records are written."""
+    """Allow any event with any fields, because these tests are about the form of records."""
 
 
 @pytest.fixture
 def lines() -> Iterator[list[str]]:
-    """What is written, line by line; the process's own set-up comes back afterwards."""
+    """Yield the list of written log lines. Restore the logging of the process afterwards."""
     written: list[str] = []
     root, show = logging.getLogger(), warnings.showwarning
     handlers, level = root.handlers, root.level
@@ -197,7 +197,7 @@ UNSEEN = [chr(point) for point in (*range(0x10000), *range(0x10000, 0x110000, 97
 
 
 def test_invisible_characters_are_escaped_in_json_lines(lines: list[str]) -> None:
-    """This holds for values and names, and for single surrogates. Parsing returns the original text."""
+    """Values and names are escaped, single surrogates included. Parsing returns the original text."""
     for start in range(0, len(UNSEEN), 30_000):
         text = "ß" + "".join(UNSEEN[start : start + 30_000]) + "語"
         logs.emit(events.LIBRARY_LOG, message=text, nested={"\u202e": ["\u2028\x9b"]})

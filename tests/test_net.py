@@ -170,7 +170,10 @@ def test_private_destinations_are_refused_on_every_hop(monkeypatch: pytest.Monke
     ],
 )
 def test_other_spellings_of_private_hosts_are_refused(host: str) -> None:
-    """The resolved address decides, not its spelling, and not what some versions of Python call global."""
+    """The resolved address decides, not the spelling of the host.
+
+    Addresses that some versions of Python call global are refused, too.
+    """
     with pytest.raises(FetchForbidden, match="private"):
         get(f"http://{host}:1/", rules=HttpRules(timeout_s=1, allow_private=False))
 

@@ -13,7 +13,7 @@ from tests.cli.test_common import make_terminal
 
 
 def work(progress: Progress) -> None:
-    """A training of two trials, as it reports itself."""
+    """Report the progress of a training of two trials."""
     progress.phase("reading data")
     progress.rows(1_000_000)
     progress.rows(234_567)
@@ -91,7 +91,7 @@ def test_lines_say_how_a_phase_begins_and_ends(capsys: pytest.CaptureFixture[str
 
 
 def test_requested_progress_is_shown_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    """It is shown as lines. Without the request nothing is written."""
+    """Requested progress is shown as lines. Without the request nothing is written."""
     lines = ["reading data · 0 s", "searching · 0 s", "searching · 2/2 trials, best 0.5000 (TopPop) · 0 s"]
     for wanted, written in ((True, lines), (None, []), (False, [])):
         work(progress_here(wanted))

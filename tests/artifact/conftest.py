@@ -190,7 +190,10 @@ _SERVERS = pytest.StashKey[dict[Callable[[], Any], str]]()
 
 
 def shared(config: pytest.Config, server: Callable[[], AbstractContextManager[str]]) -> str:
-    """Return the address of `server`, which the first of all modules that need it starts, until the session ends."""
+    """Return the address of `server`.
+
+    The first module that needs the server starts it. It runs until the session ends.
+    """
     addresses = config.stash.setdefault(_SERVERS, {})
     if server not in addresses:
         stack = ExitStack()

@@ -103,7 +103,7 @@ def number_at(uri: str) -> int:
 
 
 def kill_one(path: Path, versioning: str, number: int, after_s: float, found: Counter[str]) -> None:
-    """Start a writer, read all the time, and kill the writer `after_s` seconds after it could begin to write."""
+    """Start a writer and kill it `after_s` seconds after it is ready. Read the artifact during all of this time."""
     command = [sys.executable, "-c", WRITER, str(path), versioning, str(number)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as writer:
         assert writer.stdout is not None
@@ -117,7 +117,7 @@ def kill_one(path: Path, versioning: str, number: int, after_s: float, found: Co
 
 
 def whole(path: Path) -> bool:
-    """Return whether a read gives a whole artifact. A part of one would raise."""
+    """Return True if the artifact is whole. Reading a part of an artifact would raise an error."""
     _, parsed = read_verified(str(path), parse_signing_keys(SIGNING_KEYS), Settings())
     return parsed.header.keys() >= header().keys()
 

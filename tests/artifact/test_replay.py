@@ -141,9 +141,9 @@ def test_a_refused_artifact_does_not_raise_the_serial(tmp_path: Path, state: Pat
 
 
 def test_an_artifact_of_another_recipe_raises_only_its_own_serials(tmp_path: Path, state: Path) -> None:
-    """Put in place of this recipe's artifact, it is served with a warning.
+    """An artifact of another recipe in this place is served with a warning.
 
-    The own artifact is still accepted afterwards.
+    The recipe's own artifact is still accepted afterwards.
     """
     own = put(tmp_path, 5)
     assert Server(tmp_path, state).poll() is None

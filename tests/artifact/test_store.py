@@ -211,7 +211,7 @@ def test_file_uris_are_paths(tmp_path: Path) -> None:
     ["ftp://host/x.svc", "memory://x.svc", "github://u:r@/x.svc", "s3://bucket/", "s3://b/x.svc::file:///etc/passwd"],
 )
 def test_other_schemes_are_refused(uri: str) -> None:
-    """Other schemes of fsspec and chained URIs are refused."""
+    """A URI needs a scheme that svc supports, and an object name. Chained URIs of fsspec are refused."""
     with pytest.raises(UsageError, match="not a place for artifacts"):
         open_store(uri, Settings())
 

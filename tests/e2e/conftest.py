@@ -57,7 +57,7 @@ class Ended:
 
     @property
     def records(self) -> list[dict[str, Any]]:
-        """The records on standard error. Fails if any line is not JSON."""
+        """Return the records on standard error. Fail if any line is not JSON."""
         return [json.loads(line) for line in self.err.splitlines()]
 
     def record(self, event: str) -> dict[str, Any]:

@@ -7,6 +7,9 @@ from typing import Any
 
 
 def missing_tests(table: str, namespace: Mapping[str, Any]) -> set[str]:
-    """Return the tests that the rows of `table` name, without `test_`, and that `namespace` lacks."""
+    """Return the tests in the last column of `table` that `namespace` lacks.
+
+    The table has their names without `test_`.
+    """
     named = {"test_" + row.split("|")[-1].strip() for row in table.strip().splitlines()}
     return named - namespace.keys()

@@ -90,7 +90,10 @@ class Viewers(Clients):
 
 
 def window(number: int) -> bytes:
-    """Return list `number`: LISTED items in a row, STEP further than in the list before."""
+    """Return list `number`: LISTED consecutive items.
+
+    The first of them is STEP items after the first of the list before.
+    """
     first = number * STEP
     return "\n".join(["id", *(f"i{item}" for item in range(first, first + LISTED)), ""]).encode()
 

@@ -49,7 +49,10 @@ def jobs(file: str) -> dict[str, dict[str, Any]]:
 
 
 def arguments(job: Mapping[str, Any], places: Mapping[str, str]) -> list[str]:
-    """Return what the container gives to svc, also in a shell, with paths of the test in place of the manifest's."""
+    """Return the arguments of svc in the container of a job, which may run svc in a shell.
+
+    Texts of the manifest are replaced by those in `places`.
+    """
     (container,) = job["spec"]["template"]["spec"]["containers"]
     found = [str(argument) for argument in container.get("args", ())]
     if not found:
@@ -79,7 +82,7 @@ def start(command: list[str], log: Path, *, signing: bool) -> Forked:
 
 @pytest.fixture
 def places(s3_bucket: tuple[str, Any], tmp_path: Path) -> dict[str, str]:
-    """Write data and recipe, and return the test's path for each path of the manifests."""
+    """Write data and recipe. Return the replacement of each path, run id and number of shards in the manifests."""
     if "SVC_TEST_POSTGRES_URL" not in os.environ:
         pytest.skip("SVC_TEST_POSTGRES_URL is not set")
     bucket, filesystem = s3_bucket

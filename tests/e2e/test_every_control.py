@@ -28,7 +28,10 @@ IDS = [*(f"i{item}" for item in range(N_ITEMS)), *NEW, "none"]
 
 
 def everything() -> Model:
-    """Return a model with a ranker and three hidden items for each user, one of them new and one that may return."""
+    """Return a model with a ranker and with three hidden items for each user.
+
+    One of them is a new item, and one comes back with `include_seen`.
+    """
     made = model()
     made.ranker = random_ranker(np.random.default_rng(3), N_ITEMS, ordered=False)
     items = np.column_stack([np.arange(N_USERS) % 7 + 30, np.arange(N_USERS) % 5 + 40]).ravel().astype(np.int32)

@@ -201,7 +201,10 @@ def test_killed_commands_leave_a_valid_pointer_and_log(place: Any, tmp_path: Pat
 
 
 def started(shelf: Shelf, command: str, turn: int) -> Forked:
-    """Start the command, and let every second training reach its last step: earlier steps do not use the store."""
+    """Start the command.
+
+    Wait for the last step of every second training, because earlier steps do not use the store.
+    """
     process = shelf.start(*arguments_of(command, shelf, turn))
     if command == "train" and turn % 2:
         wait_for_last_step(process)
@@ -209,7 +212,7 @@ def started(shelf: Shelf, command: str, turn: int) -> Forked:
 
 
 def undisturbed_s(shelf: Shelf, command: str, turn: int) -> float:
-    """Return the seconds from `started` to the end of the command, over which kills are spread."""
+    """Return the seconds from `started` to the end of the command. Kills are spread over this time."""
     process = started(shelf, command, turn)
     began = time.monotonic()
     _, err = process.communicate(timeout=150)

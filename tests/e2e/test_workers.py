@@ -71,7 +71,10 @@ def await_workers(server: Server, restarts: int) -> None:
 
 
 def late(answers: list[tuple[float, str]], loaded: list[dict[str, Any]]) -> list[float]:
-    """Return, for answers of a replaced model, the seconds from the event of the swap to the request, if positive."""
+    """Return how many seconds after a swap each answer of the replaced model was requested.
+
+    The swap counts from its event. Requests before it are left out.
+    """
     events = [(datetime.fromisoformat(event["timestamp"]).timestamp(), event["model_version"]) for event in loaded]
     replaced_at = {earlier: since for (_, earlier), (since, _) in pairwise(events)}
     return [sent_at - since for sent_at, version in answers if sent_at > (since := replaced_at.get(version, math.inf))]

@@ -42,7 +42,10 @@ def test_metric_status_is_the_code_in_lower_case_but_for_server_faults(error: ty
 
 @pytest.mark.parametrize("error", CLASSES)
 def test_the_text_of_an_error_stands_on_its_class_alone(error: type[ApiError]) -> None:
-    """An error without a message of its own has this text. No other module contains the text or its template."""
+    """An error without a message of its own has the text of its class.
+
+    No other module contains this text or its template.
+    """
     assert error.detail
     assert error("").message == error.detail
     patterns = [re.escape(error.detail)]

@@ -137,7 +137,7 @@ class Chaos:
 
     @contextlib.contextmanager
     def _weather(self) -> Iterator[str]:
-        """Let one call fail, or set the wall clock, or do neither. Yield the kind of fault."""
+        """Choose at random one failing call, a jump of the wall clock, or no fault. Yield the kind."""
         kind = self._random.choice([*FAILURES, "store", "store", "clock", "none"])
         nth = int(MOST_CALLS ** self._random.random())  # early calls more often: most steps make few of a kind
         failure: Failure = 0
@@ -211,7 +211,10 @@ class Chaos:
         return exit_code
 
     def _between(self, made: int) -> None:
-        """Let the server act before call `made`, if that was drawn. Runs in the thread of the call."""
+        """Let the server act before call `made`, if the random run chose this call.
+
+        This runs in the thread of the call.
+        """
         if made in self._turns and threading.get_ident() == self._command_thread:
             self._turns.discard(made)
             trio.from_thread.run(self._take_turn)

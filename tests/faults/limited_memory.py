@@ -37,7 +37,7 @@ SUCCESSES = 2
 
 @contextlib.contextmanager
 def limited(more_bytes: int) -> Iterator[None]:
-    """Limit the address space to the present size and `more_bytes`."""
+    """Limit the address space to its present size plus `more_bytes`."""
     gc.collect()
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + more_bytes, LIMITS[1]))
@@ -49,7 +49,7 @@ def limited(more_bytes: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def loads_limited(more_bytes: int) -> Iterator[None]:
-    """Limit the address space only during loads, when the event loop waits: trio needs memory to survive."""
+    """Limit the address space during loads only. The event loop waits then, and trio fails without memory."""
     load = Loader.load
 
     def limited_load(self: Loader, *arguments: Any, **options: Any) -> Any:

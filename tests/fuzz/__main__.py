@@ -1,7 +1,8 @@
 """Coverage-guided fuzzing with atheris: `python -m tests.fuzz artifact|recipe|body|request [SECONDS]`.
 
-Starts from the kept inputs (`inputs.py`), written to `fuzz-<target>/` in the working folder, and adds those that reach
-new code there. An input that breaks the rule of `targets.py` is written to `crash-*`, and the exit code is not 0.
+Fuzzing starts from the kept inputs of `inputs.py`, which are written to `fuzz-<target>/` in the working folder. Inputs
+that reach new code are added there. An input that breaks the rule of `targets.py` is written to `crash-*`, and the exit
+code is then not 0.
 """
 
 from __future__ import annotations

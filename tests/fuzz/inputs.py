@@ -1,7 +1,7 @@
-"""The inputs that fuzzing starts from: named cases as files, and what the fuzzer found, in one archive a target.
+"""The inputs from which fuzzing starts: named cases as files, and inputs that the fuzzer found.
 
-`corpus/<target>/` holds the named cases. `corpus/<target>.zip`, where there is one, holds the inputs which reach code
-that no other kept input reaches, under the SHA-1 of their content, as libFuzzer names them.
+`corpus/<target>/` has the named cases. `corpus/<target>.zip` is optional. Each of its inputs reaches code that no other
+kept input reaches. Its name is the SHA-1 of its content, as libFuzzer names inputs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ CORPUS = Path(__file__).parent / "corpus"
 
 
 def kept(target: str) -> Iterator[tuple[str, bytes]]:
-    """Name and content of every kept input of `target`, in a stable order."""
+    """Yield name and content of every kept input of `target`, in a stable order."""
     for file in sorted((CORPUS / target).iterdir()):
         yield file.name, file.read_bytes()
     found = CORPUS / f"{target}.zip"

@@ -1,7 +1,7 @@
-"""What the fuzzer feeds: any bytes must end in svc's own errors, never in another exception or a crash.
+"""The targets of the fuzzer: any bytes may raise svc's own errors, but no other exception, and never crash.
 
-The bytes of a request body must also mean what they mean to the parser of small bodies. What reads an artifact must
-also be done in time and in little memory, whatever its few kilobytes ask for.
+A request body must have the same value as with the parser of small bodies. Reading an artifact must also stay within
+limits of time and memory, whatever its bytes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ for _module, _ in codec.ALLOWED:  # so that no input is charged with an import
 
 @contextmanager
 def bounded() -> Iterator[None]:
-    """Fails when the block takes more processor time or memory than `MOST_S` and `MOST_BYTES`."""
+    """Fail if the block takes more than MOST_S of processor time or MOST_BYTES of memory."""
     was_tracing = tracemalloc.is_tracing()
     tracemalloc.start()
     before, began = tracemalloc.get_traced_memory()[0], time.thread_time()
@@ -66,7 +66,10 @@ def bounded() -> Iterator[None]:
 
 
 def artifact(data: bytes) -> None:
-    """The first byte chooses how deep the rest is put: a whole file, a payload, or the pickle within one."""
+    """Read the bytes as a whole artifact, as a payload, or as the pickle of a payload.
+
+    The first byte selects one of the three.
+    """
     rest = memoryview(data)[1:]
     with bounded(), suppress(ArtifactError):
         depth = data[0] % 3 if data else 0
@@ -88,7 +91,7 @@ def read(file: memoryview) -> None:
 
 
 def recipe(data: bytes) -> None:
-    """The bytes are a recipe file."""
+    """Load the bytes as a recipe file."""
     with tempfile.NamedTemporaryFile(suffix=".yaml") as file, suppress(RecipeError):
         file.write(data)
         file.flush()
@@ -96,9 +99,10 @@ def recipe(data: bytes) -> None:
 
 
 def body(data: bytes) -> None:
-    """The first byte chooses the size of the pieces, the rest is a request body: read in pieces it means the same.
+    """Check that a request body parsed in pieces has the value of one `from_json` call.
 
-    So does a body that holds it many times and comes in small parts, with little more at hand than one of them.
+    The first byte selects the size of the pieces. A body that repeats the document many times is checked in the same
+    way: it comes in small parts, and the parser has a short look-ahead.
     """
     document = data[1:]
     little = 4 * len(document) + 64
@@ -110,14 +114,14 @@ def body(data: bytes) -> None:
 
 @cache
 def application() -> Application:
-    """It serves no recipe, asks for no key and answers any host, so that requests come as far as they can."""
+    """Return an application that any request can reach: without recipes and keys, and for every host."""
     settings = Settings(allowed_hosts=("*",), allowed_origins=("*",))
     auth = Authenticator({})
     return Application(ServerState(Registry(), settings, Metrics.disabled(), auth))
 
 
 async def answered(head: Head, body: bytes) -> Response:
-    """The answer to a request that came in one piece."""
+    """Return the answer to a request that came in one piece."""
     sent = Sent(head.method, head.target, head.headers, whole_body=body, arrived_s=trio.current_time())
     response = await application()(sent)
     assert response is not None
@@ -125,7 +129,7 @@ async def answered(head: Head, body: bytes) -> Response:
 
 
 def request(data: bytes) -> None:
-    """The bytes are what a client sends, with the whole application behind: nothing may end in 5xx, or be logged."""
+    """Send the bytes to the whole application. No answer may be 5xx, and no error may be logged."""
     reader = RequestReader()
     reader.feed(data)
     with capture_logs() as records, suppress(ApiError):

@@ -144,7 +144,10 @@ QUESTIONS: tuple[dict[str, Any], ...] = (
 
 
 def listed_items(titles: MetadataTable, fields: FilterFields, columns: NDArray[np.int64]) -> NewItemList:
-    """Return the list as a server reads it. `columns` are those of its items in the tables of items."""
+    """Return the list of new items as a server reads it.
+
+    `columns` are the positions of its items in `titles` and `fields`.
+    """
     rows = [{"tag": "a", "age": 50}, {"tag": "b", "age": None}, {"tag": "a", "age": 20}, {"tag": None, "age": 31.5}]
     metadata = MetadataTable(titles.fields, [titles.rows[column] for column in columns.tolist()])
     return NewItemList(tuple(NEW["item_id"]), tuple(rows), metadata, fields.of_items(columns), b"")
@@ -194,7 +197,7 @@ async def test_new_items_stand_in_frames_as_in_answers(tmp_path: Path, shares: t
 
 
 def test_new_items_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
-    """The error names the row and the column, or the way out."""
+    """The error names the row and the column, or a remedy."""
     artifact = tmp_path / "a.svc"
     write_artifact(artifact, model(), head=HEAD)
 

@@ -77,7 +77,7 @@ def test_recommend_many_covers_all_users_by_default(books: svc.Recommender) -> N
 
 
 def test_unknown_users_among_many_are_an_error_or_skipped(books: svc.Recommender) -> None:
-    """The error names the first unknown user and the way out. With `skip`, such users are left out."""
+    """The error names the first unknown user and a remedy. With `skip`, such users are left out."""
     with pytest.raises(UnknownUser, match=r"2 of 3 users.*'x'.*unknown='skip'"):
         books.recommend_many(["ü 1", "x", "y"])
     assert books.recommend_many(["x", "ü 1"], limit=1, unknown="skip")["user_id"].tolist() == ["ü 1"]
@@ -167,7 +167,10 @@ def test_scores_are_float64_without_rounding(books: svc.Recommender) -> None:
 
 
 def test_keys_come_in_three_forms(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keys are a text, a mapping, or from the environment. The error for missing or invalid keys shows no key."""
+    """Keys are given as a text, as a mapping, or by the environment.
+
+    The error for missing or invalid keys shows no key.
+    """
     versions = {svc.load(artifact, keys=SIGNING_KEYS).model_version}
     versions.add(svc.load(str(artifact), keys={"k1": "11" * 32}).model_version)
     monkeypatch.setenv("SVC_SIGNING_KEYS", SIGNING_KEYS)

@@ -177,7 +177,7 @@ def test_rows_of_a_frame_can_be_filtered() -> None:
     ],
 )
 def test_errors_name_the_argument_its_value_and_the_way_out(spoil: Any, options: dict[str, Any], words: str) -> None:
-    """The error names the argument, its value, and the way out."""
+    """An error names the argument and its value, and says how to correct it."""
     with pytest.raises(UsageError, match=words):
         svc.train(spoil(sales()), **options, **SMALL)
 

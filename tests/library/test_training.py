@@ -82,7 +82,7 @@ def test_a_table_without_the_fields_of_the_rules_is_refused(recipe: Path) -> Non
 
 
 def test_labels_of_a_table_have_the_kind_that_the_recipe_declares(recipe: Path) -> None:
-    """No cell of the table has several labels, which the operator `all` needs."""
+    """The recipe's operator `all` needs a multi-label field, although each cell of the table has one label."""
     table = pd.DataFrame({"item_id": [str(item) for item in range(40)], "tag": ["a", "b"] * 20})
     table.to_csv(recipe.parent / "items.csv", index=False)
     source = {"source": {"type": "csv", "path": "items.csv"}, "id_column": "item_id"}

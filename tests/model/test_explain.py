@@ -26,7 +26,10 @@ def explanation_of(model: Model, **asked: Any) -> tuple[Prepared, Ranking]:
 
 
 def addends_of(because: Because, score: float) -> dict[int | str, float]:
-    """Return the addends of a score whose rest is 0. Shares are parts of the addends above 0."""
+    """Return the addends of a score whose rest is 0.
+
+    A share is an addend divided by the sum of the addends above 0.
+    """
     shares = dict((*because.reasons, *because.in_spite_of))
     total = sum(shares.values())
     return {reason: share * score / total for reason, share in shares.items()}
@@ -88,7 +91,10 @@ def test_dislikes_are_reasons_of_their_own(name: str) -> None:
 
 
 def test_reasons_of_a_blend_hold_its_deviations_fixed() -> None:
-    """Without the item, the score falls by its addend if each part keeps its deviation. It may rise otherwise."""
+    """If each part keeps its deviation, the score without the item is lower by the item's addend.
+
+    With measured deviations, the score may even rise.
+    """
     model = family("blend")
     parts, weights = (model.scorer.factors, *model.scorer.sums), model.scorer.weights  # type: ignore[attr-defined]
     chosen = np.array([2, 5, 9, 30], dtype=np.int32)
@@ -113,9 +119,9 @@ def test_reasons_of_a_blend_hold_its_deviations_fixed() -> None:
 
 
 def test_popularity_is_one_reason_of_a_blend() -> None:
-    """The addend of popularity is the score that the blend loses without it.
+    """The addend of popularity is the difference to the score of the blend without it.
 
-    All other reasons stay, and the rest is 0.
+    All other reasons stay the same, and the rest is 0.
     """
     with_it, without = family("popular_blend"), family("blend")
     for asked in requests(with_it):

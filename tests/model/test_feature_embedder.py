@@ -1,4 +1,4 @@
-"""New items in every ranking, compared with a naive reading of their places. Rules and filters apply to them, too."""
+"""New items in every ranking. Their places equal those of a naive implementation, with rules and filters."""
 
 from __future__ import annotations
 
@@ -70,9 +70,10 @@ def model_of(name: str) -> Model:
 
 @cache
 def model_of_recencies(name: str) -> Model:
-    """Return a blend with an embedder of the recency LEARNED.
+    """Return a blend whose embedder has the recency LEARNED.
 
-    The embedder is a part of the blend, or a cold-start model beside a blend of two others, of the recency OTHER.
+    The embedder is a part of the blend, or a cold-start model beside it. A blend with a cold-start model has the
+    recency OTHER.
     """
     plain = model_of(name)
     known, is_beside = plain.history, plain.cold is not None
@@ -95,7 +96,7 @@ def model_of_recencies(name: str) -> Model:
 
 @cache
 def hiding(name: str) -> Model:
-    """Return the model with the hidden items HIDDEN, of which it knows some."""
+    """Return the model with the hidden items HIDDEN. Some of them are new items."""
     made = copy(model_of(name))
     for prefix, attribute in (("i", "hidden"), ("n", "hidden_new")):
         rows = [HIDDEN.get(f"u{user}", {}) for user in range(N_USERS)]
@@ -138,10 +139,10 @@ def scores_by_features(model: Model, query: Query, recency: float = LEARNED) -> 
 
 
 class NaiveWithNew(Naive):
-    """The choice among the items of a model and new ones."""
+    """The naive choice of a page among the items of a model and new items."""
 
     def __init__(self, model: Model, query: Query, may: NDArray[np.bool_]) -> None:
-        """Read from the ranking of all items which items `may` come back, (N_ALL,)."""
+        """Rank all items. `may` says which of them the request permits, (N_ALL,)."""
         super().__init__(query.rules or Rules(), query.limit, IDS)
         nothing = query.exclude[:0]
         plain = query._replace(limit=N_ITEMS, rules=None, new=None, explain=0, include_seen=True, allowed=None)
@@ -308,7 +309,10 @@ def check(model: Model, questions: list[tuple[dict[str, Any], Restriction]]) -> 
 @settings(max_examples=12)
 @given(questions=st.lists(st.tuples(bodies, restrictions), min_size=4, max_size=9))
 def test_a_new_item_stands_where_the_embedder_would_put_it(name: str, questions: Any) -> None:
-    """A new item is placed by its own score, or by its rank if another part answers. Requests have all controls."""
+    """A new item is placed by its own score, or by its rank if another part answers.
+
+    Requests have all controls.
+    """
     check(hiding(name), questions)
 
 
@@ -354,10 +358,9 @@ def test_a_new_item_is_explained_by_its_own_score() -> None:
 
 
 def test_the_embedder_weighs_histories_by_its_own_recency() -> None:
-    """The recency of other parts would reverse the order of new items for some of these users.
+    """Requests have an unknown or a known user, with and without a history.
 
-    The users are strangers with a history, histories behind a training user's, and such histories for an embedder
-    without training users.
+    The recency of other parts would reverse the order of new items for some of them.
     """
     model = model_of_recencies("blend")
     by_vector = np.argsort(embedder_scorer(model).index.vectors(np.arange(N_ITEMS, dtype=np.int32))[:, 0])

@@ -35,7 +35,7 @@ def test_each_token_and_number_has_a_dimension_and_the_last_one_is_constant() ->
 
 
 def test_missing_null_and_unseen_values_give_no_signal() -> None:
-    """Only the constant is left, as for a number equal to the mean."""
+    """Such a value leaves only the constant in the vector, like a number equal to the mean."""
     only_constant = [0, 0, 0, 0, 0, 0, 1]
     for features in (
         {},

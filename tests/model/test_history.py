@@ -33,7 +33,7 @@ def test_a_repeated_item_takes_its_latest_position_and_adds_weights() -> None:
 
 
 def test_without_recency_weights_stay_as_they_are() -> None:
-    """Weights stay None if all are 1."""
+    """The weights of a history are None if all are 1."""
     assert decay_weights(None, np.arange(3), 0.0) is None
     weights = np.array([1.0, 2.0])
     assert decay_weights(weights, np.arange(2), 0.0) is weights
@@ -52,7 +52,7 @@ def test_a_row_holds_its_items_and_values() -> None:
 
 
 def test_a_history_in_order_counts_its_items_by_their_age() -> None:
-    """Items of one time count alike. The values of the items are multiplied."""
+    """Items of the same time have the same weight. The weight is multiplied by the item's value."""
     offsets, columns = np.array([0, 3, 5], dtype=np.int64), np.array([4, 1, 3, 0, 2], dtype=np.int32)
     values = np.array([2, 1, 1, 1, 3], dtype=np.float32)
     ties = np.array([False, True, False, False, False])

@@ -80,7 +80,7 @@ def test_the_state_is_compact() -> None:
 
 @pytest.fixture(params=["dict", "digests"])
 def kind_of_table(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run a test with a dict of all ids, and as for tables that are too large for a dict."""
+    """Run a test twice: with a dict of all ids, and without it, as for tables too large for a dict."""
     if request.param == "digests":
         monkeypatch.setattr("svc.model.ids.AT_HAND", -1)
 

@@ -202,7 +202,7 @@ def test_parts_of_different_sizes_are_refused() -> None:
 
 
 def with_recency_by_part() -> History:
-    """Return a history as builds from the source stored it."""
+    """Return a history with the attribute that unreleased builds after 2.1 stored."""
     history = History(np.array([0, 1]), np.array([2], np.int32))
     history.__dict__["recency_by_part"] = True
     return history
@@ -267,7 +267,7 @@ def test_the_rehearsal_finds_a_user_without_finite_scores_in_any_row(bad: float)
 
 @pytest.mark.parametrize("family", ["svd", "bpr"])
 def test_the_rehearsal_finds_nan_in_any_factors(family: str) -> None:
-    """The tests put NaN into all factors, into those of the users, and into one item among thousands."""
+    """NaN is in all factors, in those of the users, or in those of one item among thousands."""
     for broken in ("users", "all", "one item"):
         model = made(family)
         index: Any = model.scorer.index  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Small payloads whose decoding would cost much are refused quickly. No message repeats their content."""
+"""Small payloads that would be expensive to decode are refused quickly. No message repeats their content."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ def got(number: int) -> bytes:
 
 
 def levels(how: str, count: int) -> bytes:
-    """Return operations for a value that holds the level below it twice, `count` times, as memo `count`."""
+    """Return operations that build `count` nested levels.
+
+    Each level contains the level below it twice. The last level is memo `count`.
+    """
     made = {
         "list": b"](%s%se",
         "dict": b"}(\x8c\x01a%s\x8c\x01b%su",
@@ -132,7 +135,7 @@ def test_keys_and_members_are_texts(pickled: bytes) -> None:
     ],
 )
 def test_a_contained_value_must_not_grow(pickled: bytes) -> None:
-    """Refused are a value within itself, and a value that is filled after it was counted."""
+    """A value within itself is refused, and so is a value that is filled after it was counted."""
     with suppress(PayloadInvalid), bounded():
         repr(decode(pickled))
     if pickled != b"]\x94\x8c\x01ah\x00}\x94N\x86":

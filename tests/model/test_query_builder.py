@@ -35,7 +35,7 @@ def test_weights_of_a_history_add_up() -> None:
 
 
 def test_include_items_restrict_the_allowed_items() -> None:
-    """Items must be in both sets. Ids that the model does not know are ignored items."""
+    """Only items that are included and allowed remain. Unknown ids are listed as ignored items."""
     allowed = ItemSet.of_columns(np.array([0, 1], np.int32), 4)
     query, ignored = builder().build(2, ["a"], Restriction(offset=3, include_items=["b", "c", "x"], allowed=allowed))
     assert query.allowed is not None

@@ -15,13 +15,16 @@ NOTEBOOK = ROOT / "docs" / "tutorial.ipynb"
 
 
 def cells(kind: str) -> list[str]:
-    """The cells of the notebook, `code` or `markdown`."""
+    """Return the source of the notebook's cells of this kind, `code` or `markdown`."""
     notebook = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
     return ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == kind]
 
 
 def examples() -> dict[str, str]:
-    """The program of each page by the name of its module: all of its Python blocks, as a reader runs them in order."""
+    """Return the program of each page by the name of its module.
+
+    A program has all Python blocks of the page, in order.
+    """
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     programs = {
         "_".join(page.relative_to(ROOT).with_suffix("").parts): "\n".join(

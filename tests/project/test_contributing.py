@@ -62,7 +62,7 @@ def test_each_module_has_a_test_module_of_its_name() -> None:
 
 
 def vague_names(tree: ast.AST) -> Iterator[str]:
-    """Each parameter and each assignment to a variable that has such a name."""
+    """Yield each vague name of a parameter or of an assigned variable, once for each use."""
     for node in ast.walk(tree):
         match node:
             case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) if name in VAGUE:

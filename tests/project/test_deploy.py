@@ -72,7 +72,7 @@ def documents(text: str) -> Iterator[dict[str, Any]]:
 
 
 def rendered(values: dict[str, Any], release: str = "shop") -> dict[tuple[str, str], dict[str, Any]]:
-    """What `helm template shop` gives, by kind and name."""
+    """Return the documents that `helm template shop` renders, by kind and name."""
     helm = pytest.importorskip("helm_python", reason="Helm's library has no wheel here", exc_type=ImportError)
     with helm.Chart.load(str(CHART)) as chart:
         files = chart.render(values, name=release, namespace="test")
@@ -89,14 +89,14 @@ def check_resource(document: dict[str, Any]) -> None:
 
 
 def containers(document: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Each container of a workload with the specification of its pod."""
+    """Return each container of a workload with the specification of its pod."""
     specification = document.get("spec", {})
     template = specification.get("jobTemplate", document).get("spec", {}).get("template")
     return [(template["spec"], container) for container in template["spec"]["containers"]] if template else []
 
 
 def check_hardened(pod: dict[str, Any], container: dict[str, Any]) -> None:
-    """Not root, nothing to write but /tmp and what is mounted for it, no privileges."""
+    """Check that a container is not root, gains no privileges, and has a read-only root with a writable /tmp."""
     assert pod["securityContext"]["runAsNonRoot"] is True
     security = container["securityContext"]
     assert (security["readOnlyRootFilesystem"], security["allowPrivilegeEscalation"]) == (True, False)
@@ -121,7 +121,7 @@ def job_command(file: str = "train-cronjob.yaml") -> list[str]:
 
 
 def fake_svc(folder: Path, script: str) -> dict[str, str]:
-    """An environment in which `svc` is this shell script."""
+    """Return an environment in which `svc` is this shell script."""
     program = folder / "svc"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
@@ -141,7 +141,10 @@ def test_a_refused_model_does_not_fail_the_job(ended: int, seen: int, file: str,
 
 @pytest.mark.parametrize(("hour", "flags"), [("03", ""), ("04", " --refit"), ("13", " --refit")])
 def test_the_hourly_job_searches_once_a_day(hour: str, flags: str, tmp_path: Path) -> None:
-    """It searches after 03:00 UTC and refits in all other hours. Otherwise its command is that of the daily job."""
+    """The job searches after 03:00 UTC and refits in all other hours.
+
+    Apart from that, its command is that of the daily job.
+    """
     command = job_command("batch/refit-cronjob.yaml")
     assert [line for line in command[2].splitlines() if "refit" not in line] == [
         line for line in job_command()[2].splitlines() if "svc train" not in line
@@ -194,7 +197,7 @@ def test_systemd_counts_a_refused_model_as_a_success() -> None:
 @pytest.mark.integration
 @pytest.mark.parametrize("values", [{}, CHANGED_VALUES], ids=["defaults", "changed"])
 def test_the_chart_renders_to_valid_resources(values: dict[str, Any]) -> None:
-    """Helm renders it with the defaults and with changed values. All containers are hardened."""
+    """Helm renders the chart with default and changed values. All containers are hardened."""
     resources = rendered(values)
     kinds = {"ConfigMap", "Deployment", "Service", "PodDisruptionBudget", "NetworkPolicy"}
     assert {kind for kind, _ in resources} == kinds | ({"CronJob", "Job"} if values else set())
@@ -365,7 +368,7 @@ def test_grace_periods_are_longer_than_the_drain() -> None:
 
 
 def recipes_shipped() -> dict[str, str]:
-    """The recipes inside the Kubernetes files and the page about them, by where they stand."""
+    """Return the recipes inside the Kubernetes files and their how-to page, by file and name."""
     example = re.search(r"^recipes: \{\}\n((?:#.*\n)+)", (CHART / "values.yaml").read_text(), re.MULTILINE)
     assert example is not None
     found = {"values.yaml": yaml.safe_load(re.sub("^# ", "", example[1], flags=re.MULTILINE))}
@@ -434,7 +437,7 @@ def test_the_image_gets_the_locked_files() -> None:
 
 
 def dockerfile_steps(text: str) -> list[tuple[str, str]]:
-    """(instruction, rest) of every line but comments."""
+    """Return instruction and arguments of every line except comments."""
     lines = [line for line in text.replace("\\\n", "").splitlines() if line.strip() and not line.startswith("#")]
     return [(line.split()[0], line.partition(" ")[2]) for line in lines]
 
@@ -470,7 +473,7 @@ def test_the_steps_of_the_dockerfile_work(tmp_path: Path) -> None:
 
 
 def read_only_root_works() -> bool:
-    """Mount namespaces need root, and a container may forbid them."""
+    """Return whether mount namespaces work here. They need root, and a container may forbid them."""
     return (
         shutil.which("unshare") is not None and subprocess.run(["unshare", "-m", "true"], check=False).returncode == 0
     )

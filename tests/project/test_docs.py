@@ -63,14 +63,14 @@ def test_links_point_to_existing_files(page: Path) -> None:
 
 
 def rows_of(page: str, heading: str) -> dict[str, str]:
-    """The table under a heading of a page: second column by each name in the first one."""
+    """Return the second column of the table under a heading, by each name in the first column."""
     section = page.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     found = re.findall(r"^\| (`[^|]*?) \| (.*?) \|", section.replace("\\|", "¦"), re.MULTILINE)
     return {name: rest for names, rest in found for name in re.findall(r"`([\w.]+)`", names)}
 
 
 def shown_default(value: object) -> str:
-    """As the page writes it."""
+    """Return a default value as the page writes it."""
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     return (
@@ -83,7 +83,7 @@ def shown_default(value: object) -> str:
 
 
 def others() -> str:
-    """The recommenders that a recipe must list by name, as a page says them."""
+    """Return the recommenders that only run if a recipe lists them, as a page names them."""
     *names, last = [name.removesuffix("Recommender") for name in ALGORITHMS if name not in DEFAULT_ALGORITHMS]
     return f"{', '.join(names)} and {last}"
 
@@ -195,7 +195,10 @@ COMMAND = re.compile(r"^(\$ )?(svc|curl|python3?|pip|nox|kubectl|helm|docker|sys
 
 @pytest.fixture(scope="module")
 def trained_shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder from which every how-to page starts, with a model. All processes of the tests share one."""
+    """Return the folder from which every how-to page starts, with a trained model.
+
+    All processes of the tests share one folder.
+    """
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shop" / "home"
     folder.parent.mkdir(exist_ok=True)
@@ -281,7 +284,7 @@ def test_first_pages_have_short_sentences(page: Path) -> None:
 
 
 def linked(nav: list[Any]) -> Iterator[str]:
-    """The pages of a navigation, in order."""
+    """Yield the pages of a navigation, in order."""
     for entry in nav:
         for target in entry.values():
             yield from linked(target) if isinstance(target, list) else [target]

@@ -67,7 +67,7 @@ def write_module(path: Path, tests: str) -> None:
 
 
 def run(folder: Path, *arguments: str) -> tuple[int, set[str]]:
-    """How many tests passed, and the modules that were imported."""
+    """Return how many tests passed, and the modules that were imported."""
     imported = folder / "imported.txt"
     imported.write_text("")
     alone = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}

@@ -406,7 +406,7 @@ def test_errors_of_commands_name_the_remedy(
 
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """An empty folder to work in, without keys."""
+    """Change to an empty folder without keys, and return it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("SVC_SIGNING_KEYS", raising=False)
     return tmp_path

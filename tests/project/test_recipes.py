@@ -1,4 +1,4 @@
-"""Every example in recipes/ is trained on data of its shape."""
+"""Every example in recipes/ trains on data that have the columns of the example."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ USERS, ITEMS, START_S = 150, 40, 1_700_000_000
 
 
 def choices(n_users: int = USERS) -> Iterator[tuple[int, int, int]]:
-    """(user, item, seconds): people keep to their quarter of the items, mostly."""
+    """Yield user, item and time in seconds. Each user chooses mostly among a quarter of the items."""
     rng = random.Random(3)
     for user in range(n_users):
         own = [item for item in range(ITEMS) if item % 4 == user % 4]
@@ -124,9 +124,10 @@ def train(
     ended: int = 0,
     apart: bool = False,
 ) -> None:
-    """`svc train` on a copy of the example with a smaller budget and `changes` of places that a test cannot have.
+    """Train a copy of the example with a smaller budget.
 
-    It runs apart, in a new process, if a library reads `variables` only once.
+    `changes` replaces texts of the recipe, such as addresses that a test does not have. With `apart`, the training runs
+    in a new process, because a library reads `variables` only once.
     """
     text = (RECIPES / f"{name}.yaml").read_text()
     budget = next(line for line in text.splitlines() if "n_trials:" in line)

@@ -1,8 +1,8 @@
-"""Every regular expression of svc takes time that grows with the length of a text and no faster.
+"""Every regular expression of svc takes time in proportion to the length of the text, or less.
 
-While an expression is matched nothing else runs in the process, so one that is quadratic lets a stranger's text of
-some kilobytes stop the server for seconds. The expressions are collected from the source, so a new one is tried
-without being listed here.
+The interpreter runs no other thread during a match. An expression of quadratic time would therefore let a text of a few
+kilobytes block the server for seconds. Expressions are collected from the source, so a new one is tested without being
+listed here.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Pattern = re.Pattern[Any]
 
 @functools.cache
 def modules() -> list[tuple[str, ast.Module]]:
-    """Name and syntax tree of every module that imports from `re`, which includes every one that uses it."""
+    """Return name and syntax tree of every module that imports `re`."""
     parsed = []
     for path in sorted(SVC.rglob("*.py")):
         text = path.read_text(encoding="utf-8")
@@ -59,7 +59,7 @@ def modules() -> list[tuple[str, ast.Module]]:
 
 
 def uses(tree: ast.Module) -> Iterator[ast.Call]:
-    """Calls of the functions of `re`, however the module was imported."""
+    """Yield the calls of functions of `re`, such as `re.compile`."""
     for node in ast.walk(tree):
         match node:
             case ast.Call(func=ast.Attribute(value=ast.Name(id="re"), attr=use)) if use in USES:
@@ -67,7 +67,7 @@ def uses(tree: ast.Module) -> Iterator[ast.Call]:
 
 
 def constants_of(name: str) -> dict[str, Pattern]:
-    """The expressions that a module compiles when it is imported, by the name of their constant."""
+    """Return the expressions that a module compiles at its import, by the names of their constants."""
     return {f"{name}.{key}": value for key, value in vars(import_module(name)).items() if type(value) is re.Pattern}
 
 
@@ -116,7 +116,7 @@ def test_no_module_imports_functions_of_re_by_name() -> None:
 
 
 def samples(items: Any) -> Iterator[str]:
-    """Short texts that the parts of an expression match: of literals, classes, repetitions and alternatives."""
+    """Yield short texts that parts of the expression match: literals, classes, repetitions and alternatives."""
     for is_literal, run in itertools.groupby(items, lambda item: item[0] is constants.LITERAL):
         if is_literal:
             yield "".join(chr(argument) for _, argument in run)
@@ -145,7 +145,7 @@ def samples(items: Any) -> Iterator[str]:
 
 
 def members(items: Any) -> list[str]:
-    """Two characters of a class, and one that is not in it where it is a negated one."""
+    """Return up to four characters for a class. A negated class gives characters inside and outside it."""
     categories = {constants.CATEGORY_DIGIT: "7", constants.CATEGORY_SPACE: " ", constants.CATEGORY_WORD: "w"}
     negated = items[0][0] is constants.NEGATE
     found: list[str] = ["x", "\\", '"'] if negated else []
@@ -160,7 +160,7 @@ def members(items: Any) -> list[str]:
 
 
 def one_of(items: Any) -> str:
-    """A text that the whole sequence matches, about as short as one."""
+    """Return a text that the whole sequence matches, with few repetitions."""
     parts = []
     for operation, argument in items:
         if operation in (constants.MAX_REPEAT, constants.MIN_REPEAT, constants.POSSESSIVE_REPEAT):
@@ -177,7 +177,10 @@ def one_of(items: Any) -> str:
 
 
 def hostile(pattern: Pattern, length: int) -> Iterator[Any]:
-    """Texts that repeat what the expression takes, behind what it begins with, with and without a wrong end."""
+    """Yield texts that repeat parts of the expression, after a beginning that matches.
+
+    Some of them end with a character that does not match.
+    """
     text = pattern.pattern
     parsed = parser.parse(text, pattern.flags & ~re.UNICODE if isinstance(text, bytes) else pattern.flags)
     pieces = sorted({piece for piece in samples(parsed) if piece})
@@ -193,9 +196,10 @@ def hostile(pattern: Pattern, length: int) -> Iterator[Any]:
 
 
 def methods(name: str) -> tuple[str, ...]:
-    """By which methods svc uses the expression of that name; all that look for it where none is called by name.
+    """Return the methods that svc calls on the expression of this name.
 
-    Matching at one place may take as long as the text: only a search tries every place.
+    Without such a call, these are all three methods of matching. Matching at one position may take time in proportion
+    to the text, because only a search tries every position.
     """
     constant = name.rpartition(".")[2]
     call = re.compile(rf"\b{re.escape(constant)}\.({'|'.join(USES)})\(")
@@ -216,7 +220,10 @@ def seconds(pattern: Pattern, text: Any, ways: tuple[str, ...]) -> float:
 
 
 def growth(pattern: Pattern, small: Any, large: Any, ways: tuple[str, ...]) -> float:
-    """How many times as long the large text takes; the best of several tries, for the machine has other work."""
+    """Return the factor between the times for the large and for the small text.
+
+    Each time is the best of several attempts, because other processes run on the machine.
+    """
     if seconds(pattern, large, ways) < LEAST_S:
         return 1.0
     times = [(seconds(pattern, small, ways), seconds(pattern, large, ways)) for _ in range(3)]

@@ -19,7 +19,7 @@ OPTIONAL = {
 
 
 def optional_imports() -> Iterator[tuple[str, str]]:
-    """Yield file and package of each test that goes without a package."""
+    """Yield file and package of each test that is skipped without an optional package."""
     for path in sorted(TESTS.rglob("test_*.py")):
         text = path.read_text(encoding="utf-8")
         for node in ast.walk(ast.parse(text)) if "importorskip(" in text or "find_spec(" in text else ():

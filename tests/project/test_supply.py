@@ -21,7 +21,7 @@ LOCK = tomllib.loads((ROOT / "uv.lock").read_text(encoding="utf-8"))
 
 
 def declared() -> Iterator[tuple[str, Requirement]]:
-    """Every requirement with its extra, or "" without one."""
+    """Yield every requirement with its extra, or with "" if it needs none."""
     extras = {"": PROJECT["dependencies"], **PROJECT["optional-dependencies"]}
     yield from ((extra, Requirement(text)) for extra, texts in extras.items() if extra != "all" for text in texts)
 
@@ -70,7 +70,7 @@ OF_ANOTHER_PROJECT = re.compile(
 
 
 def texts() -> Iterator[Path]:
-    """Every text that somebody may read or paste a command from."""
+    """Yield every file from which a reader may copy a command."""
     for name in TEXTS:
         place = ROOT / name
         found = [place] if place.is_file() else place.rglob("*")

@@ -53,7 +53,10 @@ def test_codes_are_writable_copies() -> None:
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()])
 def test_a_repeated_value_of_a_dictionary_counts_each_time(kind: pa.DataType) -> None:
-    """It counts within lists, too. Missing values count only the bytes of their codes."""
+    """Repeated values within lists count each time, too.
+
+    Missing values count only the bytes of their codes.
+    """
     column = pa.DictionaryArray.from_arrays(pa.array([0, 0, None, 0], pa.int32()), pa.array(["x" * 100], kind))
     codes = column.indices.nbytes
     assert arrow.expanded_bytes(column) == codes + 300

@@ -71,7 +71,7 @@ def fetched(
 def test_bounds_are_ten_times_the_need_of_the_items(
     n_items: int, n_columns: int, max_rows: int, max_bytes: int
 ) -> None:
-    """Few items have a minimum of rows and bytes. A table may reach its bounds but not exceed them."""
+    """A model with few items gets minimum bounds. A table may reach its bounds but not exceed them."""
     bounds = TableBounds.for_serving(n_items, n_columns)
     assert bounds == TableBounds(max_rows, max_bytes)
     bounds.check(max_rows, max_bytes, "list.csv")

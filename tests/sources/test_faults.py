@@ -37,8 +37,9 @@ Fails = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Fails]:
-    """Return a function that trains on a source, checks that the training fails cleanly, and returns the error's
-    record.
+    """Return a function that trains on a source and returns the record of the error.
+
+    It checks that the exit code is 3, the old artifact stays, and no other file is left.
     """
     environment = {"SVC_SIGNING_KEYS": SIGNING_KEYS, "SVC_HTTP_ALLOW_PRIVATE": "1", "SVC_HTTP_TIMEOUT_SECONDS": "1"}
     for name, value in environment.items():

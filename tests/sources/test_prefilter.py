@@ -164,5 +164,8 @@ def test_a_refused_value_is_named_by_its_row_in_the_source(make: Any, tmp_path: 
     ],
 )
 def test_only_comparisons_exclude_rows_before_they_are_read(where: dict[str, Any], holds: bool) -> None:
-    """In this test all comparisons are known to fail. `exists` and `not` may hold."""
+    """Statistics can show that a comparison fails for all rows, as for each comparison in this test.
+
+    They cannot show this for `exists` and `not`.
+    """
     assert may_hold(parse_row_filter(where).tree, lambda _name, operator, _operand: operator == "exists") == holds

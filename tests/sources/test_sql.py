@@ -255,7 +255,7 @@ def test_postgres_runs_only_one_read_only_statement(make: Any, form: str, tmp_pa
 )
 @pytest.mark.parametrize("scheme", ["postgresql+psycopg", "postgresql", "mariadb+pymysql", "mysql"])
 def test_a_password_with_an_unescaped_at_is_refused(make: Any, scheme: str, dsn: str) -> None:
-    """The rest of the password would be shown as the host. The message names the escape."""
+    """Otherwise the rest of the password would be shown as the host. The message has the escape `%40`."""
     with pytest.raises(ConfigError, match=DSN) as caught:
         sql(make, dsn.format(scheme), "SELECT 1").fetch()
     assert not any(part in caught.value.message for part in ("hun", "ter2", "hunter2"))

@@ -56,7 +56,10 @@ def test_a_closed_pipe_is_no_error(shop: Shop) -> None:
 
 @pytest.mark.parametrize(("kept", "codes"), [("", {4}), ("u7,i3,1700000000", {4}), ("u7,", {0, 4})])
 def test_a_training_with_too_few_rows_is_no_internal_error(shop: Shop, kept: str, codes: set[int]) -> None:
-    """No row and one row end a training with 4. One user suffices if the search can score a model."""
+    """A training with no row or one row ends with exit code 4.
+
+    Rows of one user suffice if the search can score a model.
+    """
     path = shop.folder / "sales.csv"
     header, *rows = path.read_text().splitlines()
     rows = [row for row in rows if kept and row.startswith(kept)] or [kept]

@@ -82,7 +82,7 @@ def random_ranker(rng: np.random.Generator, n_items: int, *, ordered: bool = Tru
 def plain_features(
     record: ItemRecord, history: Sequence[int], items: Sequence[int], scores: Sequence[float]
 ) -> dict[str, list[float]]:
-    """Return each feature by name, computed item after item."""
+    """Return each feature by its name, computed item by item."""
     h = list(history)[-MOST_HISTORY:]
     labels_of_history = [[_labels(record, chosen, number) for chosen in h] for number in range(len(record.label_names))]
     found: dict[str, list[float]] = {}

@@ -25,7 +25,10 @@ def with_pins(chosen: Sequence[int], pinned: Mapping[int, int], wanted: int) -> 
 
 
 def variations(ids: Sequence[str]) -> st.SearchStrategy[Variation]:
-    """Return a strategy for shown items, some unknown or repeated, and a seed. Any part may be absent or weightless."""
+    """Return a strategy for shown items and a seed.
+
+    Some shown items are unknown or repeated. Each part may be absent or have weight 0.
+    """
     shown = st.builds(Shown, st.sampled_from([*ids, "none"]), st.sampled_from([1, 1, 2, 100]))
     weights = st.sampled_from([0.0, 0.25, 0.25, 1.0])
     return st.builds(
@@ -61,7 +64,7 @@ NEAR = 1e-9
 
 
 class Naive:
-    """A naive choice of a page, and of the items before it, which looks at every candidate at every step.
+    """A naive choice of a page and of the items before it. It checks every candidate at every step.
 
     `ranked` are the columns in the order of `values`. `similar` are the similarities of all pairs.
     """
@@ -95,7 +98,7 @@ class Naive:
         return None
 
     def page(self, answered: list[int]) -> list[int]:
-        """Return the page. Among items that are equal up to rounding, prefer that of `answered`."""
+        """Return the page. If items are equal up to rounding, prefer the item of `answered`."""
         if self.rules.diversity:
             self._choose_from_pool(answered)
         while len(self.chosen) < self.wanted and (left := self.left()):

@@ -110,7 +110,10 @@ def fields_of(table: list[dict[str, Any]]) -> FilterFields:
 @settings(max_examples=70)
 @given(rows, st.lists(trees, min_size=1, max_size=10))
 def test_any_filter_keeps_the_items_that_brute_force_keeps(table: list[dict[str, Any]], some: list[Any]) -> None:
-    """Random trees over random tables with missing and odd values agree, also if they come from the cache."""
+    """Random trees over random tables agree, with missing and odd values.
+
+    Filters from the cache agree, too.
+    """
     fields = fields_of(table)
     for tree in some:
         canonical = parse_filter(tree, KINDS)
@@ -153,7 +156,10 @@ def test_a_cached_tree_is_not_parsed_again() -> None:
 
 
 def test_parts_that_cannot_change_the_result_are_not_compiled() -> None:
-    """Such parts follow an empty part of `all`, or a part of `any` that keeps every item."""
+    """In `all`, nothing is compiled after a condition that no item satisfies.
+
+    In `any`, nothing is compiled after a condition that every item satisfies.
+    """
     fields = fields_of([{"genres": "a", "country": "b", "year": year} for year in range(20)])
     del fields.fields["year"]  # compiling a condition on it would fail
     for key, country, count in (("all", "nowhere", 0), ("any", "b", 20)):

@@ -76,7 +76,7 @@ def test_the_best_are_those_of_a_full_sort(n: int, limit: int) -> None:
 
 
 def test_entries_that_may_be_among_the_best_are_candidates() -> None:
-    """Such an entry is at most the error bound below the last of the best."""
+    """A candidate is at most the error bound below the last of the best entries."""
     scores = np.random.default_rng(0).normal(size=10_000).astype(np.float32)
     tenth = np.sort(scores)[-10]
     found = set(reaching(scores, 10, 0.1).tolist())

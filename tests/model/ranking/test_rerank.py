@@ -1,6 +1,6 @@
-"""Boosts, rotation, diversity, limits and pins, compared with a naive reading of the rules.
+"""Boosts, rotation, diversity, limits and pins, compared with a naive implementation of the rules.
 
-Filters precede them all.
+Filters apply before all of them.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def pinned(ids: list[str], seed: int) -> list[tuple[str, int]]:
 
 
 def some_of(what: str, n_items: int) -> st.SearchStrategy[Any]:
-    """Return a strategy for active values of one rule."""
+    """Return a strategy for values of one rule that have an effect."""
     factors = st.sampled_from([0.1, 0.5, 1.0, 2.0, 10.0])
     return {
         "diversity": st.sampled_from([0.1, 0.5, 0.9, 1.0]),
@@ -85,7 +85,10 @@ def some_of(what: str, n_items: int) -> st.SearchStrategy[Any]:
 
 @cache
 def requests(n_items: int, rules: tuple[str, ...]) -> st.SearchStrategy[tuple[dict[str, Any], Restriction]]:
-    """Return a strategy for requests with these rules, with or without a filter, and with any other field."""
+    """Return a strategy for requests with these rules.
+
+    Filters and all other fields vary.
+    """
     body = st.fixed_dictionaries(
         {
             "user_id": st.sampled_from(["u1", "u5", "u11", "nobody"]),
@@ -151,7 +154,7 @@ def cosines(name: str, n_items: int) -> NDArray[np.float64]:
 
 
 class NaiveOfModel(Naive):
-    """The choice among all items of a model."""
+    """The naive choice of a page among all items of a model."""
 
     def __init__(self, name: str, n_items: int, query: Query) -> None:
         super().__init__(query.rules or Rules(), query.limit, IDS)
@@ -266,7 +269,7 @@ def test_a_boosted_query_sorts_few_items(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_limits_that_reach_behind_the_pool_sort_few_items(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the labels of the best items are used up, others are selected without sorting all items."""
+    """If limits exclude the other best items, the next items are selected without sorting all items."""
     count = 5_000
     model = factor_model(10, count, 8)
     model.ready()
@@ -295,7 +298,10 @@ def test_boosts_sort_few_of_many_candidates(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_reasons_do_not_depend_on_the_order_of_the_whole_ranking() -> None:
-    """If a limit leaves the pool, items that diversity chose keep their reasons in the ranking of all items."""
+    """If a limit needs items outside of the pool, all items are ranked.
+
+    Items that diversity chose keep their reasons then.
+    """
     items, rng = np.arange(MANY, dtype=np.int32), np.random.default_rng(2)
     scores, order = np.linspace(1.0, 0.0, MANY), rng.permutation(MANY)
     cosine = rng.random((MANY, MANY))

@@ -41,7 +41,7 @@ def shown(*columns: int, times: int = 1) -> list[Shown]:
 @settings(max_examples=20)
 @given(variation=variations(IDS).map(lambda one: one._replace(seed=None)))
 def test_shown_items_never_gain_on_unshown_ones(name: str, variation: Variation) -> None:
-    """Items that were not shown keep their order and never fall. Items behind the best stay."""
+    """Items that were not shown keep their order and never fall. Items below the best keep their places."""
     plain, found = ranking_of(name, None).items.tolist(), ranking_of(name, variation).items.tolist()
     shown_ids = {item.item_id for item in variation.shown}
     others = [column for column in plain if f"i{column}" not in shown_ids]
@@ -101,7 +101,7 @@ def test_another_seed_gives_another_page_of_mostly_the_same_items() -> None:
 
 
 def test_noise_has_the_distribution_of_gumbel() -> None:
-    """Over many seeds, an item comes first as often as its share of all exp(value / deviation)."""
+    """Over many seeds, the frequency of an item in first place is its share of the sum of exp(value / deviation)."""
     items, values = np.arange(ROTATED, dtype=np.int32), np.linspace(1.0, 0.0, ROTATED)
     first = [
         Rotation(NO_ITEMS, None, 0.0, f"s{seed}", 1.0, lambda column: f"i{column}").order(items, values)[0]

@@ -1,4 +1,4 @@
-"""The index of item vectors, sorted by falling norm and rounded if that pays."""
+"""The index of item vectors. They are sorted by falling norm, and rounded if this makes the scan faster."""
 
 from __future__ import annotations
 

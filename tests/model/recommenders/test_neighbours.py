@@ -29,7 +29,10 @@ def scorer_of(dense: np.ndarray) -> NeighbourScorer:
 
 @pytest.mark.parametrize("rows", [[], [5], [0], [7, 3, 3, 29]])
 def test_totals_are_sums_of_rows(dense: np.ndarray, rows: list[int]) -> None:
-    """Totals are weighted by values. A blend may ask for another order of items. An empty profile gives zeros."""
+    """Rows are weighted by the values of the profile. An empty profile gives zeros.
+
+    A blend may request the totals in another order of items.
+    """
     scorer, picked = scorer_of(dense), np.array(rows, dtype=np.int32)
     values, places = np.arange(1.0, len(rows) + 1), np.arange(N)[::-1].astype(np.int32)
     assert scorer.totals(picked, None).tolist() == dense[picked].sum(axis=0).tolist()

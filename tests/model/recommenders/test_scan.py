@@ -30,9 +30,9 @@ def built(factors: np.ndarray) -> Layout:
 
 
 def layout_of(factors: np.ndarray, look: str) -> Layout:
-    """Return a layout with this first look (its pass with approximate scores).
+    """Return a layout with this first look, its pass with approximate scores.
 
-    An int8 look is built even if it would not pay.
+    An int8 look is built even if it makes the scan slower.
     """
     index = FactorIndex.build(factors.astype(np.float32))
     index.ready()

@@ -39,7 +39,10 @@ N_USERS, N_ITEMS, K = 6_000, 300, 24
 
 @pytest.mark.parametrize("order", ["score", "lift", "balanced"])
 def test_selection_in_float32_loses_no_user_and_keeps_the_bits_of_scores(order: Order) -> None:
-    """Float32 cannot tell apart users of nearly equal scores or of equal vectors. All of them come back."""
+    """All users of nearly equal scores, or of equal vectors, come back.
+
+    Float32 cannot distinguish their scores.
+    """
     rng = np.random.default_rng(8)
     vectors = (1 + rng.normal(size=(N_USERS, K)) * 1e-7).astype(np.float32)
     vectors[::5] = vectors[0]
@@ -74,7 +77,10 @@ def test_selection_in_float32_loses_no_user_and_keeps_the_bits_of_scores(order: 
 def test_sums_over_histories_have_the_bits_of_sums_one_by_one(
     weighed: bool, n_weights: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The bits agree if most items have a weight, and if so few have one that only these are looked up."""
+    """The bits agree whether most items or few items have a weight.
+
+    If few have one, only these items are looked up.
+    """
     monkeypatch.setattr(users, "CELLS_AT_ONCE", 64)
     rng = np.random.default_rng(4)
     lengths = np.append(rng.integers(0, 40, 200), 100)
