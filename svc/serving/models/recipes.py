@@ -12,9 +12,8 @@ import math
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar
 
 from svc.errors import RecipeError, RecipeSecurityError, RecipeUnreadable
 from svc.recipe.filter_tree import Filter, parse_filter
@@ -23,6 +22,7 @@ from svc.recipe.yaml_reader import MAX_BYTES
 
 if TYPE_CHECKING:
     from svc.recipe.load import LoadedRecipe
+    from svc.recipe.serving_schema import Timed
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,25 +154,21 @@ def declare(
     return declared, refused
 
 
-class TimedBoost(NamedTuple):
-    """A boost that applies at Unix times t with `since` <= t < `until`."""
+Rule = TypeVar("Rule")
 
-    tree: Filter
-    factor: float
+
+class Scheduled(NamedTuple, Generic[Rule]):
+    """A boost or a pin that applies at Unix times t with `since` <= t < `until`."""
+
+    rule: Rule
     since: float = -math.inf
     until: float = math.inf
 
-
-class TimedPin(NamedTuple):
-    """A pin that applies at Unix times t with `since` <= t < `until`."""
-
-    item_id: str
-    position: int
-    since: float = -math.inf
-    until: float = math.inf
-
-
-Timed = TypeVar("Timed", TimedBoost, TimedPin)
+    @classmethod
+    def of(cls, rule: Rule, times: Timed) -> Scheduled[Rule]:
+        """Return the rule with the times of its declaration in the recipe."""
+        since = -math.inf if times.from_ is None else times.from_.timestamp()
+        return cls(rule, since, math.inf if times.until is None else times.until.timestamp())
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +180,10 @@ class Policy:
     popular_fallback: bool = False
     diversity: float = 0.0
     limits: tuple[tuple[str, int], ...] = ()
-    boosts: tuple[TimedBoost, ...] = ()
-    pins: tuple[TimedPin, ...] = ()
+    boosts: tuple[Scheduled[tuple[Filter, float]], ...] = ()
+    """The filter and the factor of each boost."""
+    pins: tuple[Scheduled[tuple[str, int]], ...] = ()
+    """The item id and the position of each pin."""
     users: bool = False
     """True if requests may ask for users of an item (`:recommend-users`)."""
 
@@ -208,14 +206,9 @@ class Policy:
             diversity=serving.diversity,
             limits=tuple((limit.field, limit.max) for limit in serving.limits),
             boosts=tuple(
-                TimedBoost(
-                    parse_filter(boost.filter, kinds), boost.factor, _time(boost.from_, -1), _time(boost.until, 1)
-                )
-                for boost in serving.boosts
+                Scheduled.of((parse_filter(boost.filter, kinds), boost.factor), boost) for boost in serving.boosts
             ),
-            pins=tuple(
-                TimedPin(pin.item_id, pin.position, _time(pin.from_, -1), _time(pin.until, 1)) for pin in serving.pins
-            ),
+            pins=tuple(Scheduled.of((pin.item_id, pin.position), pin) for pin in serving.pins),
             users=serving.users,
         )
 
@@ -223,11 +216,6 @@ class Policy:
 DEFAULT_POLICY = Policy()
 
 
-def active(entries: Iterable[Timed], now: float) -> list[Timed]:
+def active(schedule: Iterable[Scheduled[Rule]], now: float) -> list[Rule]:
     """Return the boosts or pins that apply at the Unix time `now`."""
-    return [entry for entry in entries if entry.since <= now < entry.until]
-
-
-def _time(moment: datetime | None, sign: int) -> float:
-    """Return the Unix time of `moment`, or infinity with the sign of `sign` if it is None."""
-    return sign * math.inf if moment is None else moment.timestamp()
+    return [rule for rule, since, until in schedule if since <= now < until]

@@ -176,4 +176,9 @@ def test_times_are_unix_times_and_filters_are_canonical(tmp_path: Path) -> None:
     assert (boost.since, boost.until) == (-math.inf, math.inf)
     begins, ends = datetime(2026, 1, 1, tzinfo=UTC).timestamp(), datetime(2026, 1, 8, tzinfo=UTC).timestamp()
     assert (pin.since, pin.until) == (begins, ends)
-    assert [active(policy.pins, moment) for moment in (begins - 1, begins, ends - 1, ends)] == [[], [pin], [pin], []]
+    assert [active(policy.pins, moment) for moment in (begins - 1, begins, ends - 1, ends)] == [
+        [],
+        [("a", 3)],
+        [("a", 3)],
+        [],
+    ]

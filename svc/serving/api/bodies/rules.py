@@ -53,13 +53,13 @@ def rules_of(
         return None, ()
     now = time.time() if policy.timed else 0.0
     if pins is None:
-        placed: Pins = [(pin.item_id, pin.position) for pin in active(policy.pins, now)]
+        placed: Pins = active(policy.pins, now)
     else:
         placed = _distinct_pins(pins)
     diversity = policy.diversity if diversity is None else diversity
     limited = _limits_of(policy.limits, served.filters) if limits is None else _limits(limits, served)
     if boosts is None:
-        boosted = [Boost(served.filters.items(boost.tree), boost.factor) for boost in active(policy.boosts, now)]
+        boosted = [Boost(served.filters.items(tree), factor) for tree, factor in active(policy.boosts, now)]
     else:
         boosted = [
             Boost(items_at(served, ("boosts", index, "filter"), boost.filter), boost.factor)

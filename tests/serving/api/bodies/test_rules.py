@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from svc.recipe.filter_tree import parse_filter
-from svc.serving.models.recipes import Policy, TimedBoost, TimedPin
+from svc.serving.models.recipes import Policy, Scheduled
 from tests.serving.api.verbs.test_filters import RECOMMEND, RELATED, fields, filtering, genres_of, numbers
 
 pytestmark = pytest.mark.anyio
@@ -107,8 +107,8 @@ async def test_the_rules_of_a_recipe_apply_unless_a_request_replaces_them() -> N
     soon = Policy(
         diversity=0.5,
         limits=(("genres", 1),),
-        boosts=(TimedBoost(parse_filter({"year": {"gt": 0}}, fields().kinds), 3.0, until=1.0),),
-        pins=(TimedPin("i50", 0), TimedPin("i51", 1, since=1e12)),
+        boosts=(Scheduled((parse_filter({"year": {"gt": 0}}, fields().kinds), 3.0), until=1.0),),
+        pins=(Scheduled(("i50", 0)), Scheduled(("i51", 1), since=1e12)),
     )
     off = {"diversity": 0, "limits": [], "boosts": [], "pins": []}
     async with filtering(soon) as (client, _):

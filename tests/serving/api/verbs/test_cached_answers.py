@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from svc.metrics import Metrics
 from svc.serving.api.request import ServerState
 from svc.serving.models.lanes import Lane
-from svc.serving.models.recipes import Policy, TimedPin
+from svc.serving.models.recipes import Policy, Scheduled
 from svc.settings import Settings
 from tests.serving.client import RECOMMEND, RELATED, Client, Counting, serve, served_in, serving
 
@@ -180,7 +180,7 @@ async def test_a_cached_answer_is_never_refused(monkeypatch: pytest.MonkeyPatch)
 
 async def test_answers_under_timed_rules_are_not_cached() -> None:
     """Rules with times begin and end while the server runs."""
-    pin = TimedPin("i50", 0)
+    pin = Scheduled(("i50", 0))
     async with serving() as (client, state):
         ranked = counting(state)
         serve(state, served_in(state).beside(None, None, Policy(pins=(pin,))))
