@@ -174,30 +174,20 @@ _Times = Annotated[int, Field(ge=1, le=MAX_TIMES), BeforeValidator(whole)]
 _times: TypeAdapter[int] = TypeAdapter(_Times, config=ConfigDict(strict=True))
 
 
-def _entry_schema(key: str, number: dict[str, Any]) -> WithJsonSchema:
+def _entry_schema(key: str, number: TypeAdapter[Any]) -> WithJsonSchema:
     """Return the JSON Schema of a list's element: an id, or an object with an id and a number that is 1 by default."""
     described = {
         "type": "object",
         "required": ["item_id"],
-        "properties": {"item_id": _SHORT_TEXT, key: {**number, "description": "Default: 1."}},
+        "properties": {"item_id": _SHORT_TEXT, key: {**number.json_schema(), "description": "Default: 1."}},
         "additionalProperties": False,
     }
     return WithJsonSchema({"anyOf": [_SHORT_TEXT, described]})
 
 
-HistoryItem = Annotated[
-    Any,
-    PlainValidator(_interaction),
-    _entry_schema("weight", {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_WEIGHT}),
-]
-Dislike = Annotated[
-    Any,
-    PlainValidator(_dislike),
-    _entry_schema("weight", {"type": "number", "minimum": 0, "maximum": MAX_DISLIKE_WEIGHT}),
-]
-ShownItem = Annotated[
-    Any, PlainValidator(_shown), _entry_schema("times", {"type": "integer", "minimum": 1, "maximum": MAX_TIMES})
-]
+HistoryItem = Annotated[Any, PlainValidator(_interaction), _entry_schema("weight", _weight)]
+Dislike = Annotated[Any, PlainValidator(_dislike), _entry_schema("weight", _dislike_weight)]
+ShownItem = Annotated[Any, PlainValidator(_shown), _entry_schema("times", _times)]
 Tree = Annotated[
     Any,
     WithJsonSchema(
