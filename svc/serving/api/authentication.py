@@ -29,7 +29,7 @@ SALT = b"svc.api-key.v1"
 # The format of SVC_API_KEYS requires this word, although the digest is scrypt.
 PREFIX = "sha256:"
 
-_KEY = re.compile(rb"[A-Za-z0-9_-]{43}")
+_KEY = re.compile(rb"[A-Za-z0-9_-]{43}")  # base64url
 _ENTRY = re.compile(rf"(?P<kid>{KEY_ID}):sha256:(?P<digest>[0-9a-fA-F]{{64}})")
 
 
@@ -70,11 +70,6 @@ def load_api_keys(settings: Settings) -> dict[str, bytes]:
     The entries are in SVC_API_KEYS, or in the file that SVC_API_KEYS_FILE names.
     """
     return parse_api_keys(key_list(settings.api_keys, settings.api_keys_file, "SVC_API_KEYS"))
-
-
-def is_well_formed(value: bytes) -> bool:
-    """Return True if the value has the form of a key, 43 characters of base64url."""
-    return _KEY.fullmatch(value) is not None
 
 
 def digest(plaintext: bytes) -> bytes:
@@ -173,7 +168,7 @@ class Authenticator:
 
         Cancellation does not wait for the thread that computes the digest.
         """
-        if value is not None and is_well_formed(value):
+        if value is not None and _KEY.fullmatch(value):
             keys = self._keys
             kid = await self._kid_among(keys, value)
             if kid is not None:

@@ -75,9 +75,8 @@ class ItemFragments:
         return ItemFragments(*self.memory, others)
 
     def describe(self, column: int) -> bytes:
-        """Return the JSON object with id and metadata of one item, without a score. New items are not supported."""
-        first, middle, last = self._offsets[_PIECES * column : _PIECES * column + 3]
-        return self._blob[first + 1 : middle - len(_SCORE)] + self._blob[middle:last]
+        """Return the JSON object with id and metadata of one item, without a score."""
+        return b"".join(self._around(column, with_metadata=True))
 
     def text(self, start: int, stop: int) -> str:
         """Return the pieces of the items `start` to `stop` - 1 as one text, for the search of `console.find_items`."""

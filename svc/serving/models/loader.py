@@ -24,7 +24,6 @@ from svc.errors import ArtifactError, RehearsalFailed
 from svc.model.load_model import load_model, rehearse, require_known_users
 from svc.model.model import Model
 from svc.model.ranking.filter_fields import NO_FIELDS, FilterFields
-from svc.model.ranking.query import Ranking
 from svc.processes import SealedMemory
 from svc.recipe.load import LoadedRecipe
 from svc.serving.models.fragments import ItemFragments
@@ -39,23 +38,19 @@ def rehearse_answers(recipe: LoadedRecipe, model: Model, fragments: ItemFragment
     """Raise RehearsalFailed if `model` cannot answer, or knows too few of the users of `live`.
 
     `live` is the model that is served now, or None. Its users count only if the recipe declares `serving.rehearsal`.
-    Blocks, so call it from a thread.
+    Raises MemoryError as it is. Blocks, so call it from a thread.
     """
     rehearsal = recipe.recipe.serving.rehearsal
     if live is not None and rehearsal is not None:
         require_known_users(model.user_ids, live.user_ids, rehearsal.min_known_users)
     for ranking in rehearse(model):
-        _encode(fragments, ranking)
-
-
-def _encode(fragments: ItemFragments, ranking: Ranking) -> None:
-    """Raise RehearsalFailed if the ranking cannot be encoded. Raises MemoryError as it is."""
-    try:
-        fragments.items(ranking, with_metadata=True)
-    except MemoryError:
-        raise
-    except Exception as error:
-        raise RehearsalFailed(f"rehearsal: no answer can be written: {type(error).__name__}: {error!s:.100}") from error
+        try:
+            fragments.items(ranking, with_metadata=True)
+        except MemoryError:
+            raise
+        except Exception as error:
+            shown = f"{type(error).__name__}: {error!s:.100}"
+            raise RehearsalFailed(f"rehearsal: no answer can be written: {shown}") from error
 
 
 @dataclass(frozen=True, slots=True, eq=False)

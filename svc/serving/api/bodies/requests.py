@@ -499,7 +499,6 @@ def _validated(request: type[AnyRequest], value: Any, validate: Callable[[Any], 
 
 
 _Elements = Field(min_length=1, max_length=MAX_BATCH, description="An invalid element fails alone.")
-_WithMetadata = Field(description="Add item metadata to the answers.")
 
 
 class Batch(BaseModel):
@@ -507,7 +506,7 @@ class Batch(BaseModel):
 
     model_config = _READ
 
-    include_metadata: Annotated[bool, _WithMetadata] = False
+    include_metadata: Annotated[bool, Field(description="Add item metadata to the answers.")] = False
 
 
 class RecommendBatch(Batch):
