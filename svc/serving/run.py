@@ -163,7 +163,7 @@ def _read_policies(state: ServerState, fleet: Fleet | None) -> None:
     state.policies = KeyPolicies(state.metrics)
     uses = (state.policies.replace,) if fleet is None else (state.policies.replace, fleet.tell_policies)
     state.policy_file = PolicyFile(
-        settings.api_key_policies, *uses, kids=state.auth.kids, interval_s=settings.watch_interval_s
+        Path(settings.api_key_policies), uses, kids=state.auth.kids, interval_s=settings.watch_interval_s
     )
     state.policy_file.read()
 

@@ -74,7 +74,7 @@ class Server:
         self.folder = folder
         self.policies = KeyPolicies(Metrics.disabled())
         self.policy_file = PolicyFile(
-            str(folder / "policies.yaml"), self.policies.replace, kids=lambda: {"k9"}, interval_s=1
+            folder / "policies.yaml", [self.policies.replace], kids=lambda: {"k9"}, interval_s=1
         )
         self.watcher = watcher
         self.state = state

@@ -11,7 +11,7 @@ import fnmatch
 import math
 import re
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -192,17 +192,15 @@ class Bucket:
         self.tokens += count
 
 
+@dataclass(slots=True, eq=False)
 class Permit:
     """The permission for one request, with the tokens that the request has taken from the key's bucket."""
 
-    __slots__ = ("_bucket", "_charged", "_kid", "_policies", "policy")
-
-    def __init__(self, kid: str, policy: KeyPolicy, bucket: Bucket | None, policies: KeyPolicies) -> None:
-        self._kid = kid
-        self.policy = policy
-        self._bucket = bucket
-        self._charged = 0
-        self._policies = policies
+    _kid: str
+    policy: KeyPolicy
+    _bucket: Bucket | None
+    _policies: KeyPolicies
+    _charged: int = 0
 
     def require(self, count: int) -> None:
         """Raise RateLimited if the bucket has fewer than `count` tokens now. Takes no tokens."""
@@ -311,25 +309,19 @@ def elements_in(body: bytes | Mapping[str, Any]) -> int:
     return len(requests) if isinstance(requests, list) and 1 <= len(requests) <= MAX_BATCH else 1
 
 
+@dataclass(slots=True, eq=False)
 class PolicyFile:
     """A watcher of the policy file. It passes new policies to all functions in `uses`.
 
     `kids` returns the key ids of all keys. Policies for other key ids are logged.
     """
 
-    def __init__(
-        self,
-        path: str,
-        *uses: Callable[[Mapping[str, KeyPolicy]], None],
-        kids: Callable[[], Collection[str]],
-        interval_s: float,
-    ) -> None:
-        self._path = Path(path)
-        self._uses = uses
-        self._kids = kids
-        self._interval_s = interval_s
-        self._marker: tuple[int, ...] | None = None
-        self._error: str | None = None
+    path: Path
+    uses: Sequence[Callable[[Mapping[str, KeyPolicy]], None]]
+    kids: Callable[[], Collection[str]]
+    interval_s: float
+    _marker: tuple[int, ...] | None = None
+    _error: str | None = None
 
     def read(self) -> None:
         """Read the file for the first time, and pass its policies on. Raises ConfigError."""
@@ -342,7 +334,7 @@ class PolicyFile:
         after a change of the file or of the error.
         """
         while True:
-            await trio.sleep(self._interval_s)
+            await trio.sleep(self.interval_s)
             await self._check()
 
     async def _check(self) -> None:
@@ -351,7 +343,7 @@ class PolicyFile:
         except ConfigError as error:
             message = error.message
         except RuntimeError as error:  # the system cannot start another thread
-            self._marker, message = None, f"SVC_API_KEY_POLICIES: {self._path} cannot be read: {error}"
+            self._marker, message = None, f"SVC_API_KEY_POLICIES: {self.path} cannot be read: {error}"
         else:
             self._use(policies)
             return
@@ -364,9 +356,9 @@ class PolicyFile:
         if policies is None:
             return
         self._error = None
-        for use in self._uses:
+        for use in self.uses:
             use(policies)
-        kids_of_keys = self._kids()
+        kids_of_keys = self.kids()
         unknown = sorted(kid for kid in policies if kid not in kids_of_keys)
         logs.emit(events.KEY_POLICIES_LOADED, policies=len(policies), unknown_kids=unknown)
         if unknown:
@@ -375,14 +367,14 @@ class PolicyFile:
     def _read(self) -> Mapping[str, KeyPolicy] | None:
         """Return the policies, or None if the file has not changed since the last read. Raises ConfigError."""
         try:
-            status = self._path.stat()  # before the read, so that the next check notices a write in between
+            status = self.path.stat()  # before the read, so that the next check notices a write in between
             marker = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
             if marker == self._marker:
                 return None
-            with self._path.open("rb") as file:
+            with self.path.open("rb") as file:
                 content = file.read(MAX_BYTES + 1)
         except OSError as error:
             self._marker = None  # reads again next time, because the file may become readable without a change
-            raise ConfigError(f"SVC_API_KEY_POLICIES: {self._path} cannot be read: {error.strerror}") from None
+            raise ConfigError(f"SVC_API_KEY_POLICIES: {self.path} cannot be read: {error.strerror}") from None
         self._marker = marker
-        return parse_policies(content, str(self._path))
+        return parse_policies(content, str(self.path))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -28,9 +28,6 @@ from svc.serving.models.recipes import Declared, Policy, Refused
 from svc.serving.models.registry import SHOWN_ERROR_CHARACTERS, Entry, Faults, Registry, Served, unix_time
 from svc.serving.models.threads import GilYielder, lower_priority
 
-StartLane = Callable[[Loaded], Awaitable[Lane]]
-WaitForWorkers = Callable[[], Awaitable[None]]
-
 _INITIAL_EVENTS = {
     "read": events.INITIAL_ARTIFACT_READ_FAILED,
     "parse": events.INITIAL_ARTIFACT_PARSE_FAILED,
@@ -45,6 +42,7 @@ _REFUSED_EVENTS = {
 _REASONS_TO_CLEAR = {"recipe": "recipe_parsed", "load": "bytes_unchanged", "stat": "marker_restored"}
 
 
+@dataclass(slots=True, eq=False)
 class Publisher:
     """The writer of the registry. Only tasks of the watcher call it.
 
@@ -52,27 +50,20 @@ class Publisher:
     of the registry. Without workers it returns at once.
     """
 
-    def __init__(
-        self,
-        registry: Registry,
-        start_lane: StartLane,
-        counters: Metrics,
-        wait_for_workers: WaitForWorkers = trio.lowlevel.checkpoint,
-    ) -> None:
-        self._wait_for_workers = wait_for_workers
-        self._registry = registry
-        self._start_lane = start_lane
-        self._metrics = counters
-        self._is_starting = True
-        self._logged_expired: dict[str, str] = {}
-        self._locks: dict[str, trio.Lock] = {}
+    registry: Registry
+    start_lane: Callable[[Loaded], Awaitable[Lane]]
+    metrics: Metrics
+    wait_for_workers: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
+    _is_starting: bool = True
+    _logged_expired: dict[str, str] = field(default_factory=dict)
+    _locks: dict[str, trio.Lock] = field(default_factory=dict)
 
     def declare(self, declared: Declared, **lists: Any) -> None:
         """Register a new recipe, which has no model yet. `lists` are the fields of `Entry` for its lists."""
         self._locks[declared.name] = trio.Lock()
         policy = Policy.of(declared.loaded.recipe)
         entry = Entry(declared.name, declared.file, policy=policy, artifact_folder=_folder_of(declared), **lists)
-        self._registry.put(entry)
+        self.registry.put(entry)
         self._measure()
 
     def redeclare(self, declared: Declared, *, reload: bool) -> None:
@@ -85,7 +76,7 @@ class Publisher:
         entry = replace(self.entry(declared.name), file=declared.file, artifact_folder=_folder_of(declared))
         if reload:
             entry = replace(entry, policy=Policy.of(declared.loaded.recipe), faults=Faults(recipe=entry.faults.recipe))
-        self._registry.put(entry)
+        self.registry.put(entry)
 
     async def change(self, name: str, **inputs: Any) -> tuple[Entry, Entry] | None:
         """Apply changed rules and lists, given as fields of `Entry`, and return the entries before and after.
@@ -94,7 +85,7 @@ class Publisher:
         SvcError and changes nothing if the model cannot use a list of new items.
         """
         change = await self._put(name, None, inputs)
-        await self._wait_for_workers()
+        await self.wait_for_workers()
         return change
 
     async def _put(
@@ -119,7 +110,7 @@ class Publisher:
             before = self.entry(name)
             faults = before.faults if model is None else Faults(recipe=before.faults.recipe)
             after = replace(before, **inputs, served=served, faults=faults)
-            self._registry.put(after)
+            self.registry.put(after)
             if model is not None and before.served is not None:
                 before.served.lane.close()
             return before, after
@@ -127,7 +118,7 @@ class Publisher:
     def remove(self, name: str) -> None:
         """Remove a recipe that no file declares any more, and close the lane of its model."""
         entry = self.entry(name)
-        self._registry.remove(name)
+        self.registry.remove(name)
         del self._locks[name]
         if entry.served:
             entry.served.lane.close()
@@ -138,16 +129,16 @@ class Publisher:
             metrics.MODEL_SEARCHED_AT,
             metrics.RECIPE_PARSE_FAILED,
         ):
-            self._metrics.forget(gauge, recipe=name)
+            self.metrics.forget(gauge, recipe=name)
         self._measure()
 
     def refuse(self, refused: Mapping[str, Refused]) -> None:
         """Publish the recipe files that are skipped. Logs each file that is new or has a new error."""
-        before = self._registry.skipped_files()
+        before = self.registry.skipped_files()
         for file, refusal in refused.items():
             if before.get(file) != refusal.error:
                 _log_refusal(stem_of(file), file, refusal)
-        self._registry.skip({file: refusal.error for file, refusal in refused.items()})
+        self.registry.skip({file: refusal.error for file, refusal in refused.items()})
         self._measure()
 
     def recipe_broken(self, declared: Declared, refusal: Refused) -> None:
@@ -177,7 +168,7 @@ class Publisher:
         Does nothing if `is_wanted` returns False before the model is published, because the recipe was removed or
         names another artifact now. Clears the errors "load" and "stat".
         """
-        lane = await self._start_lane(loaded)
+        lane = await self.start_lane(loaded)
         served = Served.of(name, loaded, lane, time.time())
         with ExitStack() as unused:
             unused.callback(lane.close)  # ends the lane's tasks, which hold the model in memory
@@ -185,7 +176,7 @@ class Publisher:
             if change is None:  # the recipe's file was changed or removed while the lane started
                 return
             unused.pop_all()
-        await self._wait_for_workers()
+        await self.wait_for_workers()
         logs.emit(
             events.ARTIFACT_LOADED,
             name=name,
@@ -199,9 +190,9 @@ class Publisher:
         if previous:
             _log_cleared(name, "artifact_loaded", previous)
         if not self._is_starting:
-            self._metrics.of(metrics.SWAPS, result="ok").inc()
-        self._metrics.of(metrics.MODEL_TRAINED_AT, recipe=name).set(unix_time(loaded.header.get("trained_at")))
-        self._metrics.of(metrics.MODEL_SEARCHED_AT, recipe=name).set(unix_time(_searched_at(loaded.header)))
+            self.metrics.of(metrics.SWAPS, result="ok").inc()
+        self.metrics.of(metrics.MODEL_TRAINED_AT, recipe=name).set(unix_time(loaded.header.get("trained_at")))
+        self.metrics.of(metrics.MODEL_SEARCHED_AT, recipe=name).set(unix_time(_searched_at(loaded.header)))
         self._measure()
 
     def warn_of_expired(self, name: str) -> None:
@@ -226,9 +217,9 @@ class Publisher:
             limit, reason = exhaustion(failure), "unexpected"
             error = logs.redact_text(f"{type(failure).__name__}: {failure}" if limit is None else limit.message)
             logs.emit(events.ARTIFACT_LOAD_UNEXPECTED_ERROR, name=name, error=error)
-        self._metrics.of(metrics.LOAD_FAILURES, recipe=name, reason=reason).inc()
+        self.metrics.of(metrics.LOAD_FAILURES, recipe=name, reason=reason).inc()
         if not self._is_starting:
-            self._metrics.of(metrics.SWAPS, result="error").inc()
+            self.metrics.of(metrics.SWAPS, result="error").inc()
         self._fault(self.entry(name), load=error)
 
     def stat_failed(self, name: str, error: str, event: Event, **more: object) -> None:
@@ -238,7 +229,7 @@ class Publisher:
         """
         event = events.INITIAL_ARTIFACT_READ_FAILED if self._is_starting else event
         entry = self.entry(name)
-        self._metrics.of(metrics.STAT_FAILURES, recipe=name).inc()
+        self.metrics.of(metrics.STAT_FAILURES, recipe=name).inc()
         if entry.faults.stat != error:
             logs.emit(event, name=name, error=error, **more)
             self._fault(entry, stat=error)
@@ -246,29 +237,29 @@ class Publisher:
     def end_start(self) -> None:
         """Mark the end of the start, and log each recipe that has no model. Later loads are counted as swaps."""
         self._is_starting = False
-        for entry in self._registry.entries():
+        for entry in self.registry.entries():
             if entry.error:
                 logs.emit(events.RECIPE_NOT_LOADED_AT_STARTUP, name=entry.name, error=entry.error)
 
     def entry(self, name: str) -> Entry:
         """Return the entry of a registered recipe. Raises LookupError for another name."""
-        entry = self._registry.get(name)
+        entry = self.registry.get(name)
         if entry is None:
             raise LookupError(f"recipe {name!r} is not registered")
         return entry
 
     def _fault(self, entry: Entry, **change: str | None) -> None:
-        self._registry.put(replace(entry, faults=replace(entry.faults, **change)))
+        self.registry.put(replace(entry, faults=replace(entry.faults, **change)))
         self._measure()
 
     def _measure(self) -> None:
-        entries = self._registry.entries()
-        self._metrics.of(metrics.ACTIVE_RECIPES).set(len(entries))
+        entries = self.registry.entries()
+        self.metrics.of(metrics.ACTIVE_RECIPES).set(len(entries))
         broken = sum(entry.faults.recipe is not None for entry in entries)
-        self._metrics.of(metrics.SKIPPED_RECIPES).set(len(self._registry.skipped_files()) + broken)
+        self.metrics.of(metrics.SKIPPED_RECIPES).set(len(self.registry.skipped_files()) + broken)
         for entry in entries:
-            self._metrics.of(metrics.MODEL_LOADED, recipe=entry.name).set(entry.served is not None)
-            self._metrics.of(metrics.RECIPE_PARSE_FAILED, recipe=entry.name).set(entry.faults.recipe is not None)
+            self.metrics.of(metrics.MODEL_LOADED, recipe=entry.name).set(entry.served is not None)
+            self.metrics.of(metrics.RECIPE_PARSE_FAILED, recipe=entry.name).set(entry.faults.recipe is not None)
 
 
 def _build(before: Entry, after: Entry, model: Served | None) -> Served | None:

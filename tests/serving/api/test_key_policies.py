@@ -376,7 +376,7 @@ ROW = next(row for row in ENDPOINTS if row.name == "recommend")
 
 def of(path: Path) -> tuple[PolicyFile, KeyPolicies]:
     book = KeyPolicies(Metrics.disabled())
-    return PolicyFile(str(path), book.replace, kids=lambda: {"shop"}, interval_s=5.0), book
+    return PolicyFile(path, [book.replace], kids=lambda: {"shop"}, interval_s=5.0), book
 
 
 def allowed(book: KeyPolicies, recipe: str) -> bool:
