@@ -58,10 +58,6 @@ SEEDS: Errors = (*SHOWN, *BODY, errors.UnknownSeedItems, errors.NoCandidates, *F
 AUDIENCE: Errors = (*SHOWN, *BODY, errors.UsersNotServed, errors.UnknownSeedItems, *FEATURES)
 
 
-def _with_metrics(settings: Settings) -> bool:
-    return settings.metrics_enabled
-
-
 def _with_reference(settings: Settings) -> bool:
     return not settings.is_closed
 
@@ -200,7 +196,7 @@ RESOURCES = (
         summary="Metrics in the Prometheus text format.",
         response=responses.Status,
         content_type="text/plain",
-        is_served=_with_metrics,
+        is_served=lambda settings: settings.metrics_enabled,
         tells_of_all=True,
     ),
     Endpoint(name="openapi", path="/v1/openapi.json", public=True, is_served=_with_reference),

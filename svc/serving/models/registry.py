@@ -74,16 +74,8 @@ class Served:
     @classmethod
     def of(cls, name: str, loaded: Loaded, lane: Lane, loaded_at: float) -> Served:
         """Return a loaded model without rules and lists, which `beside` adds."""
-        return cls(
-            name,
-            loaded.model,
-            loaded.fragments,
-            loaded.header,
-            f"sha256:{loaded.sha256}",
-            lane,
-            loaded_at,
-            loaded.filters,
-        )
+        version = f"sha256:{loaded.sha256}"
+        return cls(name, loaded.model, loaded.fragments, loaded.header, version, lane, loaded_at, loaded.filters)
 
     def allowed_items(self, own: ItemSet | None = None) -> ItemSet | None:
         """Return the items that the answer to a request may contain, or None for all items.

@@ -32,16 +32,18 @@ class _Answer(BaseModel):
     model_config = ConfigDict(extra="forbid", json_schema_extra=without_null)
 
 
+class _OpenAnswer(BaseModel):
+    model_config = ConfigDict(extra="allow", json_schema_extra=without_null)
+
+
 Share = Annotated[
     float,
     Field(description="Share of all addends that raise the score: 0 to 1 in `because`, negative in `in_spite_of`."),
 ]
 
 
-class ItemReason(BaseModel):
+class ItemReason(_OpenAnswer):
     """An item that changed the score, with its metadata: an item of the user's history, a seed, or a disliked item."""
-
-    model_config = ConfigDict(extra="allow", json_schema_extra=without_null)
 
     item_id: str
     share: Share
@@ -62,10 +64,8 @@ class PopularReason(_Answer):
     share: Annotated[float | None, Field(description="Part of the score, absent if nothing else counts.")] = None
 
 
-class Item(BaseModel):
+class Item(_OpenAnswer):
     """One item, with the metadata fields that the recipe declares. It has a score, a reason for its place, or both."""
-
-    model_config = ConfigDict(extra="allow", json_schema_extra=without_null)
 
     item_id: str
     score: Annotated[float | None, Field(description="Comparable within one answer.")] = None
@@ -317,10 +317,8 @@ class FeatureColumns(_Answer):
     item: list[FeatureColumn]
 
 
-class ItemDescription(BaseModel):
+class ItemDescription(_OpenAnswer):
     """One item, with the metadata fields that the recipe declares."""
-
-    model_config = ConfigDict(extra="allow")
 
     item_id: str
 
@@ -379,10 +377,8 @@ class RecipeVersions(_Answer):
     versions: list[Version]
 
 
-class DataStats(BaseModel):
+class DataStats(_OpenAnswer):
     """Counts of the training data, and of the rows that each rule of cleansing dropped."""
-
-    model_config = ConfigDict(extra="allow", json_schema_extra=without_null)
 
     n_rows: int
     n_users: int
@@ -392,10 +388,8 @@ class DataStats(BaseModel):
     n_heldout_interactions: int
 
 
-class Recipe(BaseModel):
+class Recipe(_OpenAnswer):
     """The served model, from the header of its artifact."""
-
-    model_config = ConfigDict(extra="allow", json_schema_extra=without_null)
 
     name: str
     loaded: bool

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
-from functools import cache, partial
+from functools import cache
 from importlib import resources
 from typing import Any, TypeVar
 
@@ -20,7 +20,6 @@ from quart_trio import QuartTrio
 
 from svc import logs
 from svc.errors import RecipeUnavailable, SvcError
-from svc.model.ranking.query import Prepared
 from svc.recipe.filter_tree import count_conditions
 from svc.serving.admission import WaitBudget
 from svc.serving.api.bodies.fields import MAX_MATCHES
@@ -49,25 +48,23 @@ async def popular_items(
     thread, and `limiter` bounds the number of threads.
     """
     budget.require(served.lane)
-    in_thread = partial(trio.to_thread.run_sync, limiter=limiter, abandon_on_cancel=True)
     if len(arguments.get("filter", "")) <= INLINE_FILTER_CHARACTERS:
         parameters = parse_query(PopularQuery, arguments)
     else:
-        parameters = await in_thread(parse_query, PopularQuery, arguments)
+        parameters = await _in_thread(parse_query, PopularQuery, arguments, limiter=limiter)
     if parameters.filter is not None:  # charges before the filter is compiled, because that takes most of the time
         conditions = count_conditions([parameters.filter], RULED_CONDITIONS)
         await asked.charge(
             cost_class(limit=1, profile=0, described=0, is_ruled=False, is_other=True, conditions=conditions), 1
         )
-    prepared: Prepared
     if parameters.prepares_long(served):
-        prepared = await in_thread(parameters.prepare, served)
+        prepared = await _in_thread(parameters.prepare, served, limiter=limiter)
     else:
         prepared = parameters.prepare(served)
     ranking = (await served.lane.rank((prepared.query,), patience=budget))[0]
     if not len(ranking.items):
-        raise await in_thread(nothing_left, parameters.filter, served.filters, prepared.query)
-    fields = await in_thread(encode_fields, ranking.from_place(prepared.offset), served.fragments)
+        raise await _in_thread(nothing_left, parameters.filter, served.filters, prepared.query, limiter=limiter)
+    fields = await _in_thread(encode_fields, ranking.from_place(prepared.offset), served.fragments, limiter=limiter)
     return AnswerHeader(asked.request_id, served.name, served.model_version).before(fields)
 
 
@@ -255,17 +252,9 @@ TYPES = {
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
-POLICY = "; ".join(
-    (
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "connect-src 'self'",
-        "img-src 'self'",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-    )
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 HEADERS = {
     "Content-Security-Policy": POLICY,
