@@ -97,7 +97,7 @@ class ExportRequest:
         return request
 
     def _digest(self) -> str:
-        """Return the digest of the items that may be recommended. It differs if a list has changed between two shards."""
+        """Return the digest of the items that may be recommended. It differs if a list changed between shards."""
         candidates = hashlib.sha256(b"" if self.allowed is None else self.allowed.bits.tobytes())
         # Not the vectors of new items: their last bits depend on the processor.
         candidates.update(b"" if self.new is None else self.new.ids.hashes.tobytes())
