@@ -288,7 +288,7 @@ def _offer_tables(
     }
     if time_unit is not None:
         recipe["schema"]["time_unit"] = time_unit
-    with offer_table(table, table.column_names) as digest:
+    with offer_table(table) as digest:
         yield {**recipe, "source": {"type": "dataframe", "sha256": digest}}
 
 

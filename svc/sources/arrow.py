@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -113,28 +113,21 @@ def longest_text(column: pa.Array | pa.ChunkedArray) -> int:
     return max((int(pc.max(size).as_py() or 0) for size in sizes), default=0)
 
 
-class RowTyper:
-    """A converter of rows that infers the column types of each batch. TableBuilder unifies the types of all batches.
+def table_of_rows(
+    rows: Sequence[Sequence[Any]], positions: Mapping[str, int], text_columns: frozenset[str]
+) -> pa.Table:
+    """Convert a batch of rows to a table, whose columns have the indexes `positions` in each row.
+
+    Column types are inferred from the batch. TableBuilder unifies the types of all batches.
 
     In id columns (`text_columns`), all values become text. But if a batch has floats, its column has only these, and
     TableBuilder refuses it.
     """
-
-    def __init__(self, columns: Sequence[str], text_columns: frozenset[str]) -> None:
-        self._columns = columns
-        self._text_columns = text_columns
-
-    def empty(self) -> pa.Table:
-        """Return a table without rows, so that an empty result still has its columns."""
-        return pa.table({name: pa.nulls(0) for name in self._columns})
-
-    def batch(self, rows: Sequence[Sequence[Any]], positions: Sequence[int]) -> pa.Table:
-        """Convert `rows` to a table. `positions[k]` is the index of column k in each row."""
-        columns = {}
-        for name, position in zip(self._columns, positions, strict=True):
-            values = [row[position] for row in rows]
-            columns[name] = _texts(values) if name in self._text_columns else _array(values, name)
-        return pa.table(columns)
+    columns = {}
+    for name, position in positions.items():
+        values = [row[position] for row in rows]
+        columns[name] = _texts(values) if name in text_columns else _array(values, name)
+    return pa.table(columns)
 
 
 def _texts(values: list[Any]) -> pa.Array:

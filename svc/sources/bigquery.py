@@ -6,7 +6,7 @@ The query never runs twice, because REST reads the result of the same job.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -17,8 +17,8 @@ from svc import events, install_command, logs
 from svc.errors import ConfigError, DataSourceError, SourceTooLarge, SvcError
 from svc.logs import redact_text
 from svc.recipe.source_options import BigQueryOptions, Scalar
-from svc.sources.arrow import RowTyper
-from svc.sources.table import TableBuilder, require_columns
+from svc.sources.arrow import table_of_rows
+from svc.sources.table import TableBuilder, choose_columns
 
 if TYPE_CHECKING:
     import pandas
@@ -50,11 +50,12 @@ class BigQuerySource:
         with self._client() as client:
             job = self._start(client, dry_run=False)
             rows = job.result(retry=self._retry())
-            wanted = self._columns(rows.schema)
+            names = [field.name for field in rows.schema]
+            wanted = choose_columns(self._context, names, "the query's result")
             if rows.total_rows is not None:
                 self._require_rows(rows.total_rows)
             builder = TableBuilder(self._context, "the query's result")
-            for batch in self._batches(client, job, rows, wanted):
+            for batch in self._batches(client, job, {name: names.index(name) for name in wanted}):
                 builder.add(batch)
                 self._require_rows(builder.n_rows)
             return builder.finish()
@@ -68,33 +69,28 @@ class BigQuerySource:
             job = self._start(client, dry_run=True)
             checks = [f"query: valid, would process {job.total_bytes_processed} bytes"]
             if job.schema:
-                columns = self._columns(job.schema)
+                names = [field.name for field in job.schema]
+                columns = choose_columns(self._context, names, "the query's result")
                 checks.append(f"query: has the columns {', '.join(columns)}")
             return checks
-
-    def _columns(self, schema: Any) -> list[str]:
-        present = [field.name for field in schema]
-        wanted = list(dict.fromkeys(self._context.columns or present))
-        require_columns(wanted, present, "the query's result")
-        return wanted
 
     def _require_rows(self, n_rows: int) -> None:
         cap = self._context.settings.max_sql_rows
         if n_rows > cap:
             raise SourceTooLarge(f"the query returns more than {cap} rows: SVC_MAX_SQL_ROWS", fields={"cap": cap})
 
-    def _batches(self, client: Any, job: Any, rows: Any, wanted: list[str]) -> Iterator[pa.RecordBatch | pa.Table]:
-        """Yield batches with the wanted columns. The first batch is empty, so that an empty result has columns too."""
-        typer = RowTyper(wanted, self._context.text_columns)
-        yield typer.empty()
-        stream = self._storage_batches(client, job, wanted)
+    def _batches(self, client: Any, job: Any, positions: Mapping[str, int]) -> Iterator[pa.RecordBatch | pa.Table]:
+        """Yield batches with the wanted columns, which have the indexes `positions` in each row.
+
+        The first batch is empty, so that an empty result has columns too.
+        """
+        yield table_of_rows([], positions, self._context.text_columns)
+        stream = self._storage_batches(client, job, list(positions))
         if stream is not None:
             yield from stream
             return
-        names = [field.name for field in rows.schema]
-        positions = [names.index(name) for name in wanted]
         for page in job.result(page_size=_PAGE_ROWS, retry=self._retry()).pages:
-            yield typer.batch([row.values() for row in page], positions)
+            yield table_of_rows([row.values() for row in page], positions, self._context.text_columns)
 
     def _storage_batches(self, client: Any, job: Any, wanted: list[str]) -> Iterator[pa.RecordBatch] | None:
         """Return batches from the Storage Read API, or None if it is unavailable and the settings allow REST.

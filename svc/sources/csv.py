@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from svc.sources.parts import Hive
 
 
-_PINNED = {
+DTYPES = {
     "str": pa.string(),
     "string": pa.string(),
     "int": pa.int64(),
@@ -61,11 +61,6 @@ _DELIMITERS = {";": "a semicolon", "\t": "a tab", "|": "a bar", ",": "a comma"}
 _MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16", b"\xef\xbb\xbf": "utf-8"}
 _SHOWN_CHARACTERS = 60
 MAX_LINE_CHARACTERS = 1 << 20
-
-
-def dtype_of(dtype: str) -> pa.DataType:
-    """Return the Arrow type for a type name in a recipe's `dtype`."""
-    return _PINNED[dtype]
 
 
 def by_content(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -216,7 +211,7 @@ class CsvSource:
         """
         rows: list[list[str]] = []
         with _parser_errors(file):
-            lines = self._lines(file)
+            lines = bounded_lines(self._text(file))
             for row in csv.reader(itertools.islice(lines, header.skip_rows, None), delimiter=self._config.delimiter):
                 if len(row) == len(header.names):
                     rows.append(row)
@@ -230,7 +225,7 @@ class CsvSource:
             raise DataSourceError(f"{file.where} is an Excel file, which svc does not read: save the sheet as CSV")
         row = 0 if self._config.header is None else self._config.header
         with _parser_errors(file):
-            lines = self._lines(file)
+            lines = bounded_lines(self._text(file))
             reader = csv.reader(lines, delimiter=self._config.delimiter)
             rows = [fields for _, fields in zip(range(row + 1), reader, strict=False)]
         file.file.seek(0)
@@ -300,16 +295,13 @@ class CsvSource:
     def _schema(self, header: _Header) -> pa.Schema:
         """Return a schema with the type of each column in `dtype`, and text for all other columns."""
         dtype = self._config.dtype
-        return pa.schema([(name, dtype_of(dtype.get(name, "str"))) for name in header.wanted])
+        return pa.schema([(name, DTYPES[dtype.get(name, "str")]) for name in header.wanted])
 
     def _convert(self, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
         dtype = self._config.dtype.get(name)
         if dtype is None:
             return by_content(column)
-        return text_with_gaps(column) if dtype_of(dtype) == pa.string() else column
-
-    def _lines(self, file: DataFile) -> Iterator[str]:
-        return bounded_lines(self._text(file))
+        return text_with_gaps(column) if DTYPES[dtype] == pa.string() else column
 
     def _text(self, file: DataFile) -> io.TextIOWrapper:
         return io.TextIOWrapper(io.BufferedReader(self._stream(file)), self._encoding(), newline="")

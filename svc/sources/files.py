@@ -7,6 +7,7 @@ import hashlib
 import io
 import os
 import re
+import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -25,7 +26,6 @@ from svc.sources import objects
 from svc.sources.base import Purpose, SourceContext
 
 if TYPE_CHECKING:
-    from svc.recipe.source_options import FileOptions
     from svc.sources.base import SourceContext
 
 
@@ -100,18 +100,16 @@ def download(url: str, out: BinaryIO, context: SourceContext, *, at_most: int | 
     With `at_most`, reading stops without an error after that many bytes. Raises SourceTooLarge above
     SVC_MAX_DOWNLOAD_BYTES, DataSourceError for every other failure.
     """
-    digest = hashlib.sha256()
-    read = 0
+    hashing = HashingFile(out)
     with _answer(url, context) as response:
         response.require(200)
         for chunk in response.chunks(context.settings.max_download_bytes):
-            out.write(chunk)
-            digest.update(chunk)
-            read += len(chunk)
-            if at_most is not None and read >= at_most:
+            hashing.write(chunk)
+            if at_most is not None and hashing.n_bytes >= at_most:
                 break
-        _require_whole(response.url, response.length, read, partial=at_most is not None)
-    return digest.hexdigest()
+        if at_most is None:
+            _require_whole(response.url, response.length, hashing.n_bytes)
+    return hashing.sha256
 
 
 def download_end(url: str, out: BinaryIO, context: SourceContext, n_bytes: int) -> int | None:
@@ -128,7 +126,7 @@ def download_end(url: str, out: BinaryIO, context: SourceContext, n_bytes: int) 
             return None
         out.seek(begin)
         out.writelines(response.chunks(n_bytes))
-        _require_whole(response.url, response.length, out.tell() - begin, partial=False)
+        _require_whole(response.url, response.length, out.tell() - begin)
     return begin
 
 
@@ -159,8 +157,8 @@ def too_large(path: str, bytes_read: int, cap: int, purpose: Purpose) -> None:
     logs.emit(event, path=path, bytes_read=bytes_read, cap=cap)
 
 
-def _require_whole(url: str, length: int | None, read: int, *, partial: bool) -> None:
-    if not partial and length is not None and read != length:
+def _require_whole(url: str, length: int | None, read: int) -> None:
+    if length is not None and read != length:
         raise DataSourceError(f"{url} was cut: {read} of {length} bytes arrived")
 
 
@@ -182,21 +180,14 @@ class DataFile:
 
 
 @contextmanager
-def open_file(options: FileOptions, context: SourceContext, *, part: Part = "all") -> Iterator[DataFile]:
-    """Open the file of `options`, verified against its sha256 if one is given.
+def open_location(
+    location: Location, context: SourceContext, *, sha256: str | None = None, part: Part = "all"
+) -> Iterator[DataFile]:
+    """Open the file at a location, verified against `sha256` if it is given.
 
     With `part` `beginning` or `end`, only that part of an http(s) file is fetched and nothing is verified. Raises
     DataSourceError.
     """
-    with open_location(options.location, context, sha256=options.sha256, part=part) as file:
-        yield file
-
-
-@contextmanager
-def open_location(
-    location: Location, context: SourceContext, *, sha256: str | None = None, part: Part = "all"
-) -> Iterator[DataFile]:
-    """Open the file at a location, as `open_file` does."""
     with file_errors(address_of(location, context)), _open(location, sha256, context, part) as file:
         yield file
 
@@ -276,10 +267,10 @@ def _object(location: Location, sha256: str | None, context: SourceContext, part
             yield DataFile(remote, where, size, None)
             return
         with _spool(where) as copy:  # a second read of the object could return other bytes than the verified ones
-            while chunk := remote.read(_CHUNK):
-                copy.write(chunk)
+            hashing = HashingFile(copy)
+            shutil.copyfileobj(remote, hashing, _CHUNK)
             copy.seek(0)
-            _check(_digest(copy), sha256, where)
+            _check(hashing.sha256, sha256, where)
             yield DataFile(copy, where, size, None)
 
 
@@ -305,11 +296,10 @@ def _spool(where: str) -> Iterator[BinaryIO]:
 
 
 def _digest(file: BinaryIO) -> str:
-    digest = hashlib.sha256()
-    while chunk := file.read(_CHUNK):
-        digest.update(chunk)
+    hashing = HashingFile()
+    shutil.copyfileobj(file, hashing, _CHUNK)
     file.seek(0)
-    return digest.hexdigest()
+    return hashing.sha256
 
 
 def _check(digest: str, expected: str | None, where: str) -> None:

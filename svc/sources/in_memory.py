@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, ClassVar
@@ -12,7 +12,7 @@ import pyarrow as pa
 from svc.errors import DataSourceError
 from svc.recipe.source_options import Block, Sha256
 from svc.sources.files import HashingFile, record_digest
-from svc.sources.table import TableBuilder, require_columns
+from svc.sources.table import TableBuilder, choose_columns
 
 if TYPE_CHECKING:
     import pandas
@@ -30,12 +30,12 @@ class InMemoryOptions(Block):
 
 
 @contextmanager
-def offer_table(table: pa.Table, hashed: Sequence[str]) -> Iterator[str]:
-    """Let this thread's trainings read `table` within the context, and yield the digest of its `hashed` columns.
+def offer_table(table: pa.Table) -> Iterator[str]:
+    """Let this thread's trainings read `table` within the context, and yield its digest.
 
     The trainings name the table by this digest.
     """
-    digest = _digest(table.select(hashed))
+    digest = _digest(table)
     token = _offered.set({**(_offered.get() or {}), digest: table})
     try:
         yield digest
@@ -74,10 +74,8 @@ class InMemorySource:
         return table
 
     def _build(self, table: pa.Table) -> pandas.DataFrame:
-        wanted = list(self._context.columns or table.column_names)
-        require_columns(wanted, table.column_names, WHERE)
         builder = TableBuilder(self._context, WHERE)
-        builder.add(table.select(wanted))
+        builder.add(table.select(choose_columns(self._context, table.column_names, WHERE)))
         return builder.finish()
 
 

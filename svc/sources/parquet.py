@@ -19,7 +19,7 @@ from svc.sources.files import DataFile, address_of, refuse_expansion
 from svc.sources.parquet_pages import DELTA_ENCODINGS, chunk_size, texts_size
 from svc.sources.parts import find_parts, probe_first
 from svc.sources.prefilter import row_groups
-from svc.sources.table import TableBuilder, require_columns, wanted_hive
+from svc.sources.table import TableBuilder, choose_columns, wanted_hive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -61,7 +61,12 @@ class ParquetSource:
 
     def _whole(self, finish: Callable[[TableBuilder], Table]) -> Table:
         where = address_of(self._config.location, self._context)
-        builder = self._read(where)
+        builder = TableBuilder(self._context, where)
+        for part in find_parts(self._config, self._context, _EXTENSIONS):
+            with part.open() as data_file, _parquet_errors(data_file.where):
+                file, columns = self._begin(part, data_file, builder)
+                for batch in self._batches(file, columns, data_file, range(file.metadata.num_row_groups)):
+                    builder.add(batch)
         with _parquet_errors(where):
             return finish(builder)
 
@@ -137,17 +142,7 @@ class ParquetSource:
         ]
 
     def _columns(self, file: pq.ParquetFile, data_file: DataFile, hive: Hive) -> list[str]:
-        present = list(file.schema_arrow.names)
-        wanted = [name for name in dict.fromkeys(self._context.columns or present) if name not in hive]
-        require_columns(wanted, present, data_file.where)
-        return wanted
-
-    def _read(self, where: str) -> TableBuilder:
-        builder = TableBuilder(self._context, where)
-        for part in find_parts(self._config, self._context, _EXTENSIONS):
-            with part.open() as data_file, _parquet_errors(data_file.where):
-                self._add(part, data_file, builder)
-        return builder
+        return choose_columns(self._context, file.schema_arrow.names, data_file.where, hive)
 
     def _begin(
         self, part: Part, data_file: DataFile, builder: TableBuilder, *, buffer_bytes: int = 0
@@ -195,11 +190,6 @@ class ParquetSource:
         except ValueError as error:
             raise DataSourceError(f"{data_file.where} is not a readable Parquet file: {error}") from None
         self._context.bounds.check(n_rows, n_bytes, data_file.where)
-
-    def _add(self, part: Part, data_file: DataFile, builder: TableBuilder) -> None:
-        file, columns = self._begin(part, data_file, builder)
-        for batch in self._batches(file, columns, data_file, range(file.metadata.num_row_groups)):
-            builder.add(batch)
 
     def _batches(
         self, file: pq.ParquetFile, columns: list[str], data_file: DataFile, groups: Iterable[int]

@@ -123,7 +123,7 @@ def find_parts(
     with files.file_errors(where):
         pattern = _pattern(location, context)
     if pattern is None:
-        yield Part(where, lambda: files.open_file(options, context, part=part))
+        yield Part(where, lambda: files.open_location(location, context, sha256=options.sha256, part=part))
         return
     if options.sha256 is not None:
         raise RecipeError(f"{where}: sha256 is for one file, and this is a folder or a pattern; leave sha256 out")

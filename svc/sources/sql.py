@@ -20,9 +20,9 @@ from urllib.parse import quote
 from svc import install_command
 from svc.errors import ConfigError, DataSourceError, RecipeError, SourceTooLarge, SvcError
 from svc.recipe.source_options import SqlOptions
-from svc.sources.arrow import RowTyper
+from svc.sources.arrow import table_of_rows
 from svc.sources.sql_dialects import GRACE_S, Dialect, dialect_of
-from svc.sources.table import TableBuilder, require_columns
+from svc.sources.table import TableBuilder, choose_columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -120,18 +120,14 @@ class SqlSource:
 
     def _begin(self, result: CursorResult[Any]) -> tuple[TableBuilder, Callable[[Sequence[Any]], pa.Table]]:
         """Return a builder with the wanted columns and no rows, and the function that converts driver rows for it."""
-        wanted = self._columns(result)
+        positions = {name: list(result.keys()).index(name) for name in self._columns(result)}
+        typed = partial(table_of_rows, positions=positions, text_columns=self._context.text_columns)
         builder = TableBuilder(self._context, "the query's result")
-        typer = RowTyper(wanted, self._context.text_columns)
-        positions = [list(result.keys()).index(name) for name in wanted]
-        builder.add(typer.empty())
-        return builder, partial(typer.batch, positions=positions)
+        builder.add(typed([]))
+        return builder, typed
 
     def _columns(self, result: CursorResult[Any]) -> list[str]:
-        present = list(result.keys())
-        wanted = list(dict.fromkeys(self._context.columns or present))
-        require_columns(wanted, present, "the query's result")
-        return wanted
+        return choose_columns(self._context, list(result.keys()), "the query's result")
 
     @contextmanager
     def _result(self, max_rows: int) -> Iterator[tuple[CursorResult[Any], Dialect, Watchdog]]:

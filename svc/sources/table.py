@@ -18,7 +18,7 @@ from svc.recipe.problems import nearest
 from svc.sources import arrow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     import pandas
 
@@ -47,6 +47,18 @@ def require_columns(wanted: Iterable[str], available: Iterable[str], where: str,
     raise DataSourceError(f"{where} has no {word} {', '.join(missing)}; {meant}it has {shown or 'none'}{hint}")
 
 
+def choose_columns(
+    context: SourceContext, present: Sequence[str], where: str, partitions: Collection[str] = ()
+) -> list[str]:
+    """Return the columns to read of a table that has those in `present`. Partition columns are not read.
+
+    Raises DataSourceError if a wanted column is missing.
+    """
+    wanted = [name for name in dict.fromkeys(context.columns or present) if name not in partitions]
+    require_columns(wanted, present, where)
+    return wanted
+
+
 def float_text(name: str, value: str) -> str:
     """Return the warning for an id column with the text `value`, such as 7.0. Columns of floats are refused instead."""
     return (
@@ -72,7 +84,6 @@ class TableBuilder:
         self._first: tuple[Part, pa.Schema] | None = None
         self._hive: Hive = {}
         self._text_columns = context.text_columns
-        self._progress = context.progress
         self._texts: dict[str, _TextColumn] = {}
         self._others: dict[str, list[pa.Array | pa.ChunkedArray]] = {}
         self._order: list[str] = []
@@ -124,15 +135,16 @@ class TableBuilder:
         raises SourceTooLarge above them, and DataSourceError for an id of more than _MAX_ID_BYTES.
         """
         self._check(batch)
-        self._order = self._order or self._in_order([*batch.schema.names, *self._hive])
+        names = [*batch.schema.names, *self._hive]
+        self._order = self._order or [name for name in dict.fromkeys(self._context.columns or names) if name in names]
         constants = [arrow.constant(value, batch.num_rows) for value in self._hive.values()]
-        for name, column in zip([*batch.schema.names, *self._hive], [*batch.columns, *constants], strict=True):
+        for name, column in zip(names, [*batch.columns, *constants], strict=True):
             if name in self._text_columns:
                 self._texts.setdefault(name, _TextColumn()).add(as_text(column, name, self._where))
             else:
                 self._others.setdefault(name, []).append(column)
-        if self._progress is not None:
-            self._progress(batch.num_rows)
+        if self._context.progress is not None:
+            self._context.progress(batch.num_rows)
 
     def _check(self, batch: pa.RecordBatch | pa.Table) -> None:
         """Count the rows of the batch. With bounds, also count its bytes and check both before any conversion.
@@ -150,36 +162,31 @@ class TableBuilder:
                     f"{self._where}: the id column {name} holds an id of more than {MAX_ID_CHARACTERS} characters"
                 )
 
-    def _in_order(self, names: list[str]) -> list[str]:
-        """Return `names` in the order of the requested columns, or unchanged if all columns are requested."""
-        return [name for name in dict.fromkeys(self._context.columns or names) if name in names]
-
     def finish(self, convert: Convert | None = None) -> pandas.DataFrame:
         """Return the DataFrame. `convert` may change the type of a column that is neither an id nor a partition."""
         import pandas as pd
 
-        columns: dict[str, Any] = {}
-        for name in self._order:
-            if name in self._texts:
-                columns[name] = self._texts.pop(name).finish(name, self._source)
-            else:
-                columns[name] = _natural(self._whole(name, convert))
-        return pd.DataFrame(columns, copy=False)
+        return pd.DataFrame(self._finish_columns(_TextColumn.finish, _natural, convert), copy=False)
 
     def finish_arrow(self, convert: Convert | None = None) -> pa.Table:
         """Return the same as `finish` as an Arrow table: ids as dictionaries, missing values as null."""
-        columns: dict[str, pa.Array | pa.ChunkedArray] = {}
+        return pa.table(self._finish_columns(_TextColumn.finish_arrow, plain, convert))
+
+    def _finish_columns(
+        self,
+        of_ids: Callable[[_TextColumn, str, str], Any],
+        of_others: Callable[[pa.ChunkedArray], Any],
+        convert: Convert | None,
+    ) -> dict[str, Any]:
+        """Return the columns by name. `convert` is applied before `of_others`, but not to partitions."""
+        columns: dict[str, Any] = {}
         for name in self._order:
             if name in self._texts:
-                columns[name] = self._texts.pop(name).finish_arrow(name, self._source)
+                columns[name] = of_ids(self._texts.pop(name), name, self._source)
             else:
-                columns[name] = plain(self._whole(name, convert))
-        return pa.table(columns)
-
-    def _whole(self, name: str, convert: Convert | None) -> pa.ChunkedArray:
-        """Return a column that is not an id, converted by `convert` unless it is a partition."""
-        whole = self._concatenate(name, self._others.pop(name))
-        return whole if convert is None or name in self._hive else convert(name, whole)
+                whole = self._concatenate(name, self._others.pop(name))
+                columns[name] = of_others(whole if convert is None or name in self._hive else convert(name, whole))
+        return columns
 
     def _concatenate(self, name: str, chunks: list[pa.Array | pa.ChunkedArray]) -> pa.ChunkedArray:
         """Concatenate the chunks with the narrowest type that holds them all. Raises DataSourceError without one."""

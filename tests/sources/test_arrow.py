@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from svc.errors import DataSourceError
 from svc.sources import arrow
-from svc.sources.arrow import RowTyper
+from svc.sources.arrow import table_of_rows
 
 IDS = (
     st.integers(-(2**80), 2**80)
@@ -74,8 +74,7 @@ def test_constants_repeat_one_value_and_empty_tables_keep_their_schema() -> None
 
 
 def column(values: list[Any], *, text: bool) -> pa.Array:
-    typer = RowTyper(["c"], frozenset({"c"} if text else ()))
-    return typer.batch([(value,) for value in values], [0]).column("c")
+    return table_of_rows([(value,) for value in values], {"c": 0}, frozenset({"c"} if text else ())).column("c")
 
 
 @given(values=st.lists(st.none() | IDS, max_size=8))
@@ -107,6 +106,6 @@ def test_a_column_of_mixed_types_is_refused() -> None:
 
 def test_a_result_without_rows_keeps_its_columns() -> None:
     """Without rows, all columns exist. With rows, each column has the values of its position."""
-    assert RowTyper(["a", "b"], frozenset()).empty().column_names == ["a", "b"]
-    batch = RowTyper(["b", "a"], frozenset()).batch([(1, 2, 3)], [2, 0])
+    assert table_of_rows([], {"a": 0, "b": 1}, frozenset({"a"})).column_names == ["a", "b"]
+    batch = table_of_rows([(1, 2, 3)], {"b": 2, "a": 0}, frozenset())
     assert batch.to_pydict() == {"b": [3], "a": [1]}

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from svc.errors import DataSourceError, RecipeError
 from svc.sources.csv import (
+    DTYPES,
     MAX_LINE_CHARACTERS,
     by_content,
-    dtype_of,
     encoding_hint,
     find_fault,
     header_hint,
@@ -239,8 +239,8 @@ def test_integers_keep_every_digit(values: list[int]) -> None:
 
 def test_dtype_names_map_to_arrow_types() -> None:
     """`str` and `string` mean the same type, and so do `int` and `int64`."""
-    assert dtype_of("str") == dtype_of("string") == pa.string()
-    assert dtype_of("int") == dtype_of("int64") == pa.int64()
+    assert DTYPES["str"] == DTYPES["string"] == pa.string()
+    assert DTYPES["int"] == DTYPES["int64"] == pa.int64()
 
 
 def test_blanks_in_text_columns_are_missing() -> None:

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from svc.errors import DataSourceError, SourceTooLarge
+from svc.recipe.paths import parse_location
 from svc.recipe.source_options import CsvOptions
 from svc.settings import Settings
 from svc.sources import files
 from svc.sources.base import SourceContext
-from svc.sources.files import CappedReader, DataFile, file_errors, in_memory, open_file
+from svc.sources.files import CappedReader, DataFile, file_errors, in_memory, open_location
 
 DATA = b"user_id,item_id\n1,a\n2,b\n"
 CAPPED = Settings(http_allow_private=True, max_download_bytes=4096)
@@ -32,11 +33,12 @@ def test_a_relative_path_starts_at_the_recipes_folder(context: SourceContext, tm
     """The opened file has its size. A wrong sha256 is refused."""
     (tmp_path / "a.csv").write_bytes(b"u,i\n")
     digest = hashlib.sha256(b"u,i\n").hexdigest()
-    with open_file(CsvOptions(path="a.csv", sha256=digest.upper()), context) as found:
+    options = CsvOptions(path="a.csv", sha256=digest.upper())
+    with open_location(options.location, context, sha256=options.sha256) as found:
         assert (found.file.read(), found.size, found.where) == (b"u,i\n", 4, str(tmp_path / "a.csv"))
     with (
         pytest.raises(DataSourceError, match="is not the expected file"),
-        open_file(CsvOptions(path="a.csv", sha256="0" * 64), context),
+        open_location(options.location, context, sha256="0" * 64),
     ):
         raise AssertionError("it was opened")
 
@@ -66,7 +68,7 @@ def test_only_regular_files_are_opened(context: SourceContext, tmp_path: Path) -
         ("none", "does not exist"),
         ("/dev/zero", "not a regular"),
     ):
-        with pytest.raises(DataSourceError, match=words), open_file(CsvOptions(path=name), context):
+        with pytest.raises(DataSourceError, match=words), open_location(parse_location(name), context):
             raise AssertionError("it was opened")
 
 
