@@ -19,7 +19,15 @@ from svc.model.features import Column, NumberColumn, SideEncoder, TokenColumn
 from svc.model.ids import IdTable
 from svc.recipe.training_schema import FeatureSide
 from svc.settings import Settings
-from svc.training.data.text_features import UnusableRow, fit_text, fit_vectors, frequent_tokens, stack_rows, take_rows
+from svc.training.data.text_features import (
+    UnusableRow,
+    distinct_values,
+    fit_text,
+    fit_vectors,
+    frequent_tokens,
+    stack_rows,
+    take_rows,
+)
 
 SideName = Literal["user", "item"]
 _PRUNING_WARNING = 0.2
@@ -155,11 +163,8 @@ def _fit_column(values: pd.Series, declared: Any, limit: int) -> tuple[Column, s
         text, rows, distinct = fit_text(values, declared)
         _warn_of_pruning(text, distinct, declared.min_items, rows, len(values))
         return text, rows
-    texts = values.astype("category")
+    categories, codes, weights = distinct_values(values)
     column = TokenColumn(declared.name, declared.kind, IdTable.from_ids([]), declared.delimiter)
-    categories = list(texts.cat.categories)
-    codes = texts.cat.codes.to_numpy()
-    weights = np.bincount(codes[codes >= 0], minlength=len(categories)).astype(np.int64)
     try:
         counts, distinct = frequent_tokens(
             categories, weights, column.split, min_frequency=declared.min_frequency, limit=limit

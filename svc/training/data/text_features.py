@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -17,9 +17,6 @@ from svc.model.columns.feature_values import Value
 from svc.model.columns.text_column import TextColumn
 from svc.model.columns.vector_column import VectorColumn
 from svc.model.ids import IdTable
-
-_BUCKETS = 1 << 21
-"""Number of counters in `frequent_tokens`, which take 16 MiB."""
 
 Tokenize = Callable[[object], Iterable[str]]
 
@@ -38,38 +35,29 @@ def frequent_tokens(
     - `weights[j]` is the number of rows with the value `values[j]`.
     - `tokenize` returns each token of a value once.
 
-    The number of distinct tokens is a lower bound, because tokens in the same bucket may count as one.
-
-    Memory stays bounded, even if there are millions of rare tokens. The first pass counts tokens in a fixed number of
-    buckets, so the count of a bucket is an upper bound for each of its tokens. The second pass counts exactly, but only
-    tokens whose bucket reaches `min_frequency`.
-
-    Raise FeatureDimensionExceeded as soon as more than `limit` tokens are known to be frequent.
+    Raise FeatureDimensionExceeded if more than `limit` tokens are frequent.
     """
-    buckets = np.zeros(_BUCKETS, dtype=np.int64)
+    counts: Counter[str] = Counter()
     for value, weight in zip(values, weights.tolist(), strict=True):
         for token in tokenize(value):
-            buckets[_bucket(token)] += weight
-    counts: dict[str, int] = {}
-    n_frequent = 0
-    for value, weight in zip(values, weights.tolist(), strict=True):
-        for token in tokenize(value):
-            if buckets[_bucket(token)] < min_frequency:
-                continue
-            before = counts.get(token, 0)
-            counts[token] = before + weight
-            n_frequent += before < min_frequency <= before + weight
-        if n_frequent > limit:
-            raise FeatureDimensionExceeded(
-                f"more than {limit} distinct values occur at least {min_frequency} times: raise min_frequency, "
-                "or SVC_MAX_FEATURE_DIM"
-            )
-    distinct = max(int(np.count_nonzero(buckets)), len(counts))
-    return {token: count for token, count in counts.items() if count >= min_frequency}, distinct
+            counts[token] += weight
+    frequent = {token: count for token, count in counts.items() if count >= min_frequency}
+    if len(frequent) > limit:
+        raise FeatureDimensionExceeded(
+            f"more than {limit} distinct values occur at least {min_frequency} times: raise min_frequency, "
+            "or SVC_MAX_FEATURE_DIM"
+        )
+    return frequent, len(counts)
 
 
-def _bucket(token: str) -> int:
-    return zlib.crc32(token.encode()) % _BUCKETS
+def distinct_values(values: pd.Series) -> tuple[list[object], NDArray[np.integer], NDArray[np.int64]]:
+    """Return the distinct values of a column, the position of each row among them, and the number of rows of each.
+
+    A missing value has the position −1.
+    """
+    texts = values.astype("category").cat.remove_unused_categories()
+    codes = texts.cat.codes.to_numpy()
+    return list(texts.cat.categories), codes, np.bincount(codes[codes >= 0], minlength=len(texts.cat.categories))
 
 
 class UnusableRow(Exception):
@@ -90,9 +78,7 @@ def fit_text(values: pd.Series, declared: Any) -> tuple[TextColumn, sparse.csr_m
     `declared` is the column's block in the recipe. The vocabulary has the `max_words` most frequent words, each in at
     least `min_items` rows, with ties in alphabetical order. Raise UnusableRow for a value that cannot be read.
     """
-    texts = values.astype("category")
-    categories, codes = list(texts.cat.categories), texts.cat.codes.to_numpy()
-    weights = np.bincount(codes[codes >= 0], minlength=len(categories)).astype(np.int64)
+    categories, codes, weights = distinct_values(values)
     column = TextColumn(
         declared.name,
         IdTable.from_ids([]),

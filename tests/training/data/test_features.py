@@ -12,7 +12,6 @@ from svc.errors import FeatureAxisError, FeatureDimensionExceeded, FeatureTableE
 from svc.recipe.training_schema import FeatureSide
 from svc.settings import Settings
 from svc.training.data.features import fit_side, sample_warnings
-from svc.training.data.text_features import frequent_tokens
 
 
 def side(*columns: dict[str, Any]) -> FeatureSide:
@@ -113,16 +112,6 @@ def test_numbers_in_text_columns_are_read() -> None:
     table = TABLE.assign(year=pd.Categorical(["1990", "2000", "n/a", "1", "2", "3"]))
     fitted = fit_side(table, side(YEAR), "item", ["a", "b", "c"], Settings())
     np.testing.assert_allclose(fitted.matrix.toarray()[:, 0], [-1, 1, 0])
-
-
-def test_counting_keeps_only_tokens_that_can_be_frequent() -> None:
-    """Rare values are counted in a limited number of buckets and are not kept one by one."""
-    values = [f"v{i}" for i in range(20_000)] + ["often"]
-    weights = np.ones(len(values), dtype=np.int64)
-    weights[-1] = 500
-    counts, distinct = frequent_tokens(values, weights, lambda value: [str(value)], min_frequency=100, limit=10)
-    assert list(counts) == ["often"]
-    assert distinct > 15_000
 
 
 TITLE = {"name": "title", "kind": "text"}
