@@ -103,8 +103,8 @@ def load(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str],
     if interactions.n_unusable > MANY * n_kept:
         why = "; ".join(interactions.reasons.values())
         logs.emit(events.MANY_ROWS_DROPPED, count=interactions.n_unusable, n_rows=n_kept, detail=why)
-    counts = interactions.filter_counts
-    logs.emit(events.DATA_CLEANSED, n_rows=len(interactions), drop_count=interactions.drop_count, **counts)
+    n_rows, drop_count = len(interactions), interactions.drop_count
+    logs.emit(events.DATA_CLEANSED, n_rows=n_rows, drop_count=drop_count, **interactions.filter_counts)
     check_thresholds(interactions, recipe.cleansing)
     _warn_of_ids(interactions)
     sides = _sides(loaded, settings, variables, interactions, progress)
@@ -270,7 +270,7 @@ def _what_to_do(interactions: Interactions) -> str:
     ]
     cause = f"Of {len(interactions) + interactions.drop_count} rows {', '.join(lost)}. " if lost else ""
     cause += "".join(f"{reason[0].upper()}{reason[1:]}. " for reason in interactions.reasons.values())
-    if not len(interactions) and interactions.dropped_by_where:
+    if not len(interactions) and interactions.filter_counts.get("dropped_by_where"):
         return f"{cause}Correct cleansing.where, which keeps no row that a model can be trained on."
     if interactions.n_unusable > len(interactions):
         return f"{cause}Mend these rows, or the columns and the unit that the recipe names."

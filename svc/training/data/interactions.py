@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
@@ -107,13 +108,12 @@ class Interactions:
       None if it has no rows.
     - `reference` is the time from which ages count, in nanoseconds since 1970, or None without times.
     - `future` describes the rows later than the start of the training, or is None if there are none.
-    - `dropped_by_where` is the number of rows that `cleansing.where` dropped, None without this filter. It is also
-      `dropped["where"]` if it is not zero.
+    - `filter_counts` has the number of rows that `cleansing.where` dropped and the number of rows with usable ids and
+      times that satisfy `cleansing.hide`, by the field's name in events and headers. A filter that the recipe does not
+      have is left out.
     - `deferred_dedup` is the rule by which several rows of one user and item are joined after the split. It is "none"
       if nothing is left to join.
     - `popularity`, (items,), is the recent popularity of each item, or None if choices of any age count alike.
-    - `hidden_by_rule` is the number of rows with usable ids and times that satisfy `cleansing.hide`, None without this
-      filter.
     """
 
     users: Codes
@@ -127,10 +127,9 @@ class Interactions:
     hidden: HiddenRows | None = None
     reference: int | None = None
     future: FutureRows | None = None
-    dropped_by_where: int | None = None
+    filter_counts: Mapping[str, int] = field(default_factory=dict)
     deferred_dedup: Dedup = "none"
     popularity: NDArray[np.float64] | None = None
-    hidden_by_rule: int | None = None
     hidden_unknown: HiddenUnknown | None = None
 
     def __len__(self) -> int:
@@ -144,15 +143,6 @@ class Interactions:
     @property
     def drop_count(self) -> int:
         return sum(self.dropped.values())
-
-    @property
-    def filter_counts(self) -> dict[str, int]:
-        """Return the number of rows that each filter dropped or hid, by the field's name in events and headers.
-
-        A filter that the recipe does not have is left out.
-        """
-        counts = {"dropped_by_where": self.dropped_by_where, "hidden_by_rule": self.hidden_by_rule}
-        return {name: count for name, count in counts.items() if count is not None}
 
     @property
     def n_unusable(self) -> int:
@@ -200,11 +190,9 @@ class Interactions:
         An entry is the number of rows of a user and an item, or the sum of their weights. Rows that are still to be
         joined by `deferred_dedup` are joined first. Raise WeightOutOfRange if a sum is infinite.
         """
-        if self.deferred_dedup != "none":
-            return self.collapse().matrix()
-        if self.weights is None:
-            return self._sparse(np.ones(len(self), dtype=np.float32), self.users, self.items)
-        matrix = self._sparse(self.weights, self.users, self.items)
+        rows = self.collapse()
+        weights = np.ones(len(rows), dtype=np.float32) if rows.weights is None else rows.weights
+        matrix = self._sparse(weights, rows.users, rows.items)
         in_single_precision(matrix.data, lambda _: "what the weights of one user and item add up to")
         return matrix
 
@@ -262,7 +250,8 @@ def from_rows(
     times = _times(frame, schema) if with_times else None
     dropped: dict[str, int] = {"where": rows.n_dropped or 0}
     reasons: dict[str, str] = {}
-    keep = _known_ids(users, items, dropped)
+    keep = (users >= 0) & (items >= 0)
+    dropped["null_ids"] = len(keep) - int(np.count_nonzero(keep))
     if not keep.all():
         reasons["null_ids"] = blank_ids({schema.user_column: users < 0, schema.item_column: items < 0}, positions)
         if not cleansing.drop_null_ids:
@@ -272,8 +261,9 @@ def from_rows(
         dropped["bad_times"] = int(np.count_nonzero(bad))
         keep &= ~bad
         if bad.any() and schema.time_column is not None:
-            name = schema.time_column
-            reasons["bad_times"] = bad_times(frame[name], bad, name, schema.time_unit, positions)
+            reasons["bad_times"] = bad_times(
+                frame[schema.time_column], bad, schema.time_column, schema.time_unit, positions
+            )
     rated = _row_weights(frame, schema, cleansing)
     ruled = np.zeros(len(keep), dtype=bool) if rows.hides is None else rows.hides
     excluded = np.zeros(len(keep), dtype=bool) if rated is None else rated.hides
@@ -283,9 +273,9 @@ def from_rows(
     dropped["hide"], dropped["excluded_events"] = by_rule, len(hidden.users) - by_rule
     keep &= ~hiding
     if rated is not None:
-        unknown = keep & np.isnan(rated.values)
-        dropped[rated.problem] = int(np.count_nonzero(unknown))
-        keep &= ~unknown
+        unrated = keep & np.isnan(rated.values)
+        dropped[rated.problem] = int(np.count_nonzero(unrated))
+        keep &= ~unrated
     users, items = users[keep], items[keep]
     future = None if times is None else _future_rows(rows, schema, keep & (times > started_ns), started_ns)
     times = None if times is None else times[keep]
@@ -299,11 +289,12 @@ def from_rows(
         dropped["duplicates"] = len(users) - len(kept)
         users, items = users[kept], items[kept]
         times = None if times is None else times[kept]
-    users, user_ids, row_of = _by_first_appearance(users, user_names)
-    items, item_ids, column_of = _by_first_appearance(items, item_names)
+    users, user_codes, row_of = _by_first_appearance(users, len(user_names))
+    items, item_codes, column_of = _by_first_appearance(items, len(item_names))
+    user_ids, item_ids = user_names[user_codes].tolist(), item_names[item_codes].tolist()
     hidden = hidden._replace(users=row_of[hidden.users])
-    is_chosen = column_of[hidden.items] >= 0
-    of_known, of_unknown = (hidden.of_rows((hidden.users >= 0) & which) for which in (is_chosen, ~is_chosen))
+    of_chosen, unknown = _by_choice(hidden, column_of, item_names)
+    counts = {"dropped_by_where": rows.n_dropped, "hidden_by_rule": None if rows.hides is None else by_rule}
     return Interactions(
         users,
         items,
@@ -315,25 +306,31 @@ def from_rows(
         None
         if weights is None
         else in_single_precision(weights, lambda row: _pair(row, users, user_ids, items, item_ids)),
-        None if of_known is None else of_known._replace(items=column_of[of_known.items]),
+        of_chosen,
         None if times is None else reference_time(times, started_ns),
         future,
-        rows.n_dropped,
+        {name: count for name, count in counts.items() if count is not None},
         cleansing.dedup if repeats else "none",
-        None if recent is None else _of_present(recent, column_of, len(item_ids)),
-        None if rows.hides is None else by_rule,
-        None if of_unknown is None else _hidden_unknown(of_unknown, item_names),
+        None if recent is None else recent[item_codes],
+        unknown,
     )
 
 
-def _of_present(values: NDArray[np.float64], column_of: Codes, n_items: int) -> NDArray[np.float64]:
-    """Return `values`, one for each code of an item, by the item's final number, (n_items,).
+def _by_choice(
+    hidden: HiddenRows, column_of: Codes, names: NDArray[np.object_]
+) -> tuple[HiddenRows | None, HiddenUnknown | None]:
+    """Return the hidden rows of items with a choice, and those of other items, without rows of users without a choice.
 
-    `column_of` has the final number of each code, or −1 for an item that has no row left.
+    The items of `hidden` are positions in `names`. `column_of`, (names,), has the final number of each, −1 without a
+    choice.
     """
-    by_number = np.empty(n_items)
-    by_number[column_of[column_of >= 0]] = values[column_of >= 0]
-    return by_number
+    is_chosen = column_of[hidden.items] >= 0
+    chosen, others = (hidden.of_rows((hidden.users >= 0) & which) for which in (is_chosen, ~is_chosen))
+    unknown = None
+    if others is not None:
+        numbers, codes, _ = _by_first_appearance(others.items, len(names))
+        unknown = HiddenUnknown(others._replace(items=numbers), names[codes].tolist())
+    return None if chosen is None else chosen._replace(items=column_of[chosen.items]), unknown
 
 
 def _pair(row: int, users: Codes, user_ids: list[str], items: Codes, item_ids: list[str]) -> str:
@@ -357,15 +354,6 @@ def _row_weights(frame: pd.DataFrame, schema: InteractionSchema, cleansing: Clea
     return None
 
 
-def _hidden_unknown(hidden: HiddenRows, names: NDArray[np.object_]) -> HiddenUnknown:
-    """Return the hidden rows with their items numbered anew from 0, and the ids of these items.
-
-    The items of `hidden` are positions in `names`.
-    """
-    items, item_ids, _ = _by_first_appearance(hidden.items, names)
-    return HiddenUnknown(hidden._replace(items=items), item_ids)
-
-
 def _codes(column: pd.Series) -> tuple[Codes, NDArray[np.object_]]:
     """Return the code of each row's id, (n,), and the distinct ids as text. The code of a null or blank id is −1."""
     categorical = column.array if isinstance(column.dtype, pd.CategoricalDtype) else column.astype("category").array
@@ -375,12 +363,6 @@ def _codes(column: pd.Series) -> tuple[Codes, NDArray[np.object_]]:
     if blank.any():
         codes = np.where((codes >= 0) & blank[codes], np.int32(-1), codes)
     return codes, names
-
-
-def _known_ids(users: Codes, items: Codes, dropped: dict[str, int]) -> NDArray[np.bool_]:
-    keep = (users >= 0) & (items >= 0)
-    dropped["null_ids"] = len(keep) - int(np.count_nonzero(keep))
-    return keep
 
 
 def check_unused_times(frame: pd.DataFrame, schema: InteractionSchema) -> None:
@@ -423,17 +405,13 @@ def _in_table_order(
     return rows[order], weights[order]
 
 
-def _by_first_appearance(codes: Codes, names: NDArray[np.object_]) -> tuple[Codes, list[str], Codes]:
-    """Renumber `codes`, (n,), which are positions in `names`, by first appearance.
+def _by_first_appearance(codes: Codes, n_codes: int) -> tuple[Codes, Codes, Codes]:
+    """Renumber `codes`, (n,), which are numbers below `n_codes`, by first appearance.
 
-    Return three results: the new number of each row, (n,), the name of each new number, and the new number of each old
-    code, (names,), −1 if no row has this code.
+    Return three results: the new number of each row, (n,), the old code of each new number, and the new number of each
+    old code, (n_codes,), −1 if no row has this code.
     """
-    n = len(codes)
-    first = np.full(len(names), n, dtype=np.int64)
-    first[codes[::-1]] = np.arange(n - 1, -1, -1)  # when several values are assigned to one index, numpy keeps the last
-    present = np.flatnonzero(first < n)
-    present = present[np.argsort(first[present])]
-    renumbered = np.full(len(names), -1, dtype=np.int32)
+    present = pd.unique(codes)  # in order of first appearance
+    renumbered = np.full(n_codes, -1, dtype=np.int32)
     renumbered[present] = np.arange(len(present), dtype=np.int32)
-    return renumbered[codes], names[present].tolist(), renumbered
+    return renumbered[codes], present, renumbered

@@ -107,7 +107,8 @@ def split(interactions: Interactions, plan: Split, *, keep_times: bool = False, 
     if keep_times:
         assert trained.times is not None, "whoever asks for times has had them read"
         ages = interactions.ages(trained.times, _reference(interactions, pairs, plan))
-        result = replace(result, times=_times(trained, ages, result))
+        rows = _inverse(result.order)[trained.users]
+        result = replace(result, times=_csr(ages, rows, trained.items, result.train.shape))
     return result if not plan.test else _set_aside(result, plan)
 
 
@@ -157,11 +158,6 @@ def _reference(interactions: Interactions, pairs: _Pairs, plan: Split) -> int:
     if plan.scheme != "time_global":
         return interactions.reference
     return min(interactions.reference, _cutoff(pairs.times, plan.heldout_ratio))
-
-
-def _times(trained: _Pairs, ages: NDArray[np.int64], result: SplitMatrices) -> sparse.csr_matrix:
-    """Return the `ages` of the pairs in `trained`, (m,), as an int64 matrix with the entries of `result.train`."""
-    return _csr(ages, _inverse(result.order)[trained.users], trained.items, result.train.shape)
 
 
 def global_cutoff(interactions: Interactions, plan: Split, *, repeats: bool = False) -> int:

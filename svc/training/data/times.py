@@ -112,16 +112,12 @@ def _from_categories(column: pd.Series, unit: str | None) -> NDArray[np.int64]:
 
 
 def _from_dates(column: pd.Series) -> NDArray[np.int64]:
-    dates = pd.to_datetime(column, utc=True, errors="coerce", format=None if _is_date(column) else "ISO8601")
+    dates = pd.to_datetime(column, utc=True, errors="coerce", format="ISO8601")
     try:
         in_nanoseconds = dates.dt.as_unit("ns")
     except pd.errors.OutOfBoundsDatetime:
         in_nanoseconds = dates.where(dates.between(*_DATES)).dt.as_unit("ns")
     return in_nanoseconds.to_numpy(dtype="datetime64[ns]").view(np.int64)
-
-
-def _is_date(column: pd.Series) -> bool:
-    return pd.api.types.is_datetime64_any_dtype(column.dtype) or "date" in str(column.dtype)
 
 
 Rows = NDArray[np.int64] | None
@@ -149,22 +145,24 @@ def blank_ids(columns: dict[str, NDArray[np.bool_]], positions: Rows = None) -> 
 
 def bad_times(column: pd.Series, bad: NDArray[np.bool_], name: str, unit: str | None, positions: Rows = None) -> str:
     """Return the message for unreadable times, with the value of the first such row."""
-    value, row = column.iloc[_first(bad)], _data_row(_first(bad), positions)
+    value = column.iloc[_first(bad)]
     if pd.isna(value):
-        return f"the time column {name!r} is blank in data row {row}"
-    shown = repr(str(value)[:_SHOWN_CHARACTERS])
+        return f"the time column {name!r} is blank in data row {_data_row(_first(bad), positions)}"
+    shown = _first_value(column, bad, name, positions)
     if unit is None:
-        text = "no ISO 8601 date or time, such as 2024-05-31T12:00:00Z"
-        return f"the time column {name!r} holds {shown} in data row {row}, which is {text}"
-    where = f"the time column {name!r} holds {shown} in data row {row}"
-    return f"{where}, which is not a time in {unit}{_unit_hint(value)}"
+        return f"{shown}, which is no ISO 8601 date or time, such as 2024-05-31T12:00:00Z"
+    return f"{shown}, which is not a time in {unit}{_unit_hint(value)}"
 
 
 def future_times(column: pd.Series, future: NDArray[np.bool_], name: str, positions: Rows = None) -> str:
     """Return the message for times after the start of the training, with the value of the first such row."""
-    row = _data_row(_first(future), positions)
-    shown = repr(str(column.iloc[_first(future)])[:_SHOWN_CHARACTERS])
-    return f"the time column {name!r} holds {shown} in data row {row}, which is later than the start of the training"
+    return f"{_first_value(column, future, name, positions)}, which is later than the start of the training"
+
+
+def _first_value(column: pd.Series, mask: NDArray[np.bool_], name: str, positions: Rows) -> str:
+    row = _first(mask)
+    shown = repr(str(column.iloc[row])[:_SHOWN_CHARACTERS])
+    return f"the time column {name!r} holds {shown} in data row {_data_row(row, positions)}"
 
 
 def odd_years(column: pd.Series, unit: str | None) -> str | None:

@@ -7,10 +7,9 @@ finite number) satisfies only the condition `exists: false`, and `not` turns fal
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -119,14 +118,11 @@ def _holds(node: Filter, columns: Mapping[str, Column]) -> Flags:
     if kind == "not":
         return ~_holds(operands[0], columns)
     if kind == "field":
-        column = columns[operands[0]]
-        return _all([column(*condition) for condition in operands[1]])
-    parts = [_holds(part, columns) for part in operands[0]]
-    return _all(parts) if kind == "all" else ~_all([~part for part in parts])
-
-
-def _all(parts: list[Flags]) -> Flags:
-    return reduce(operator.and_, parts)
+        parts = [columns[operands[0]](*condition) for condition in operands[1]]
+    else:
+        parts = [_holds(part, columns) for part in operands[0]]
+    satisfied: Flags = np.any(parts, axis=0) if kind == "any" else np.all(parts, axis=0)
+    return satisfied
 
 
 def _column(column: pd.Series, name: str, kind: str, *, is_compared: bool) -> Column:
