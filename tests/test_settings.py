@@ -81,7 +81,7 @@ def test_an_empty_value_counts_as_unset() -> None:
     ("text", "on"), [("1", True), ("Yes", True), ("on", True), ("TRUE", True), ("no", False), ("off", False)]
 )
 def test_a_flag_accepts_true_false_yes_no_on_off(text: str, on: bool) -> None:
-    """Upper and lower case are equal."""
+    """The case of the value does not matter."""
     assert Settings.from_env({"SVC_METRICS_ENABLED": text}).metrics_enabled is on
 
 
@@ -111,7 +111,7 @@ def test_secrets_stay_out_of_the_representation() -> None:
 def test_development_admits_unsafe_modes_and_production_closes_extras(
     env: str, development: bool, closed: bool
 ) -> None:
-    """Without SVC_ENV, unsafe modes are refused and extras stay open."""
+    """Without SVC_ENV, unsafe modes are refused. The OpenAPI document and the console stay on."""
     settings = Settings.from_env({"SVC_ENV": env})
     assert (settings.is_development, settings.is_closed) == (development, closed)
 

@@ -377,7 +377,7 @@ def test_a_damaged_state_file_is_logged_and_replaced(
 
 
 def test_a_missing_state_file_is_logged_and_written_again(tmp_path: Path, records: list[dict[str, Any]]) -> None:
-    """A file that never existed is logged too: an older artifact would be accepted until one is served."""
+    """A file that never existed is logged, too. An older artifact would be accepted until one is served."""
     state = SerialState(tmp_path)
     assert state.highest("a", "k1") is None
     assert [record["event"] for record in records] == ["replay_state_unusable"]

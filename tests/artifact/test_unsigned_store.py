@@ -259,7 +259,7 @@ def test_an_unlogged_move_of_the_pointer_is_not_signed_as_live(shop: Shop) -> No
 
 
 def test_a_rollback_from_an_unlogged_pointer_needs_a_target(shop: Shop) -> None:
-    """The predecessor of a version that an attacker chose is not what the operator means."""
+    """Without a target, the rollback would go to the predecessor of a version that an attacker chose."""
     _, second, *_ = (shop.train() for _ in range(4))
     shop.point_to(second)
     with pytest.raises(NoSuchVersion, match="--to"):

@@ -187,7 +187,10 @@ def test_a_promoted_version_is_live_until_the_next_training(trained: Path, capsy
 def test_a_hold_keeps_the_version_through_trainings_until_promote(
     trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two trainings leave the pointer and log it. `promote` then makes one of them live."""
+    """Two trainings do not move the pointer, and log that it is held.
+
+    `promote` then makes one of their versions live.
+    """
     recipe = trained
     found = history(recipe, capsys)
     assert [version["live"] for version in found] == [True, False]

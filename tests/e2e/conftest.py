@@ -110,7 +110,7 @@ class Shop:
         return Ended(process.returncode, out, err)
 
     def svc(self, *arguments: str, **environment: str) -> Ended:
-        """Run one command to its end in this process: a new one spends 3 s of a processor on imports."""
+        """Run one command to its end in this process. A new process would spend 3 s of processor time on imports."""
         with (
             patch.dict(os.environ, self.environment | environment, clear=True),
             contextlib.chdir(self.folder),

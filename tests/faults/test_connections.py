@@ -33,7 +33,7 @@ CONTINUE = b"100 Continue\r\n\r\n"
 
 
 async def asked(stream: trio.SocketStream, *turns: tuple[bytes, bytes]) -> bool:
-    """Send each request, and read until its expected end. Return False if the connection ends before."""
+    """Send each request, and read until its expected end. Return False if the connection ends before that."""
     try:
         for request, end in turns:
             await stream.send_all(request)
@@ -108,7 +108,10 @@ async def passes(conversation: Conversation, kind: str, failure: Failure, nth: i
 
 
 async def drains(kind: str, failure: Failure, nth: int) -> bool:
-    """Drain idle, busy and not yet accepted connections while call `nth` fails. Return as `passes` does."""
+    """Drain idle, busy and not yet accepted connections while call `nth` fails.
+
+    Return True if fewer calls were made.
+    """
     running = Running(kind, failure, nth)
     running.calls.counts = False
     async with trio.open_nursery() as nursery, AsyncExitStack() as stack:

@@ -229,7 +229,10 @@ def test_new_items_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
 
 
 def test_arrow_tables_and_lists_without_new_items_are_accepted(tmp_path: Path) -> None:
-    """Arrow works like pandas. An empty list, or one of known items, leaves answers as they were."""
+    """An Arrow table gives the same answers as pandas.
+
+    An empty list, or a list of known items, does not change answers.
+    """
     artifact = tmp_path / "a.svc"
     write_artifact(artifact, model(), head=HEAD)
     plain = svc.load(artifact, keys=SIGNING_KEYS).recommend("u3", limit=60)

@@ -1,4 +1,4 @@
-"""Ordered histories: every way to ask gives the same bits, which are those of exp(-δk), written out."""
+"""Ordered histories: all ways to request a ranking give the same bits, which equal the formula with exp(-δk)."""
 
 from __future__ import annotations
 

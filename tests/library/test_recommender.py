@@ -115,9 +115,10 @@ def test_related_items_leave_out_seeds(books: svc.Recommender) -> None:
 
 @pytest.mark.parametrize("family", ["neighbours", "factors", "popularity"])
 def test_reasons_add_up_to_the_score(tmp_path: Path, family: str) -> None:
-    """For users and seeds, the shares and the rest add up to 1, with items and scores of the recommendation.
+    """Shares and the rest add up to 1 for users and for seeds. Items and scores are those of the recommendation.
 
-    An explanation computes the user's vector from the history. The vectors of these models are random, so it differs.
+    Only the factor model of this test explains other scores for a user: its user vectors are random, and an explanation
+    computes the vector from the history.
     """
     write_artifact(tmp_path / "a.svc", MODELS[family]())
     shop = svc.load(tmp_path / "a.svc", keys=SIGNING_KEYS)

@@ -69,7 +69,7 @@ def test_overrides_replace_values_of_the_recipe(recipe: Path) -> None:
 
 
 def test_a_table_without_the_fields_of_the_rules_is_refused(recipe: Path) -> None:
-    """The rules are those of the recipe, and the table replaces its `item_metadata`."""
+    """The recipe's rules need these fields. The table replaces the recipe's `item_metadata`."""
     table = pd.DataFrame({"item_id": [str(item) for item in range(40)], "year": range(40)})
     table.rename(columns={"item_id": "id"}).to_csv(recipe.parent / "items.csv", index=False)
     source = {"source": {"type": "csv", "path": "items.csv"}, "id_column": "id"}
@@ -93,7 +93,7 @@ def test_labels_of_a_table_have_the_kind_that_the_recipe_declares(recipe: Path) 
 
 
 def test_a_refused_model_is_written_and_not_promoted(recipe: Path) -> None:
-    """The first model, without a pointer, and later ones can be loaded."""
+    """A refused first model makes no pointer, but its artifact can be loaded."""
     bold = {"mode": "enforce", "min_relative_change": 9}
     first = svc.train(recipe, keys=SIGNING_KEYS, promotion=bold)
     assert (first.promoted, first.header["promotion"]["decision"]) == (False, "refused")

@@ -103,7 +103,10 @@ def test_the_artifact_describes_its_training_and_answers_requests(whole: Whole) 
 
 
 def test_each_trial_has_its_ranking_time(whole: Whole) -> None:
-    """The log and the header have the ranking times of all trials. The best trials of algorithms have theirs."""
+    """The log has the ranking times of all trials, and the header those of complete trials.
+
+    The header also has the times of the best trial of each algorithm.
+    """
     tuning = header(whole.result.artifact)["tuning"]
     done = records_of(whole.log, "trial_done")
     assert len(done) == tuning["completed"] + tuning["pruned"]
@@ -262,7 +265,7 @@ def test_features_are_searched_encoded_and_measured(make_recipe: Make, items_csv
 def test_an_error_after_the_artifact_names_it(
     make_recipe: Make, tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run fails because it cannot write its report, but the model is live."""
+    """The run fails because it cannot write its report. The error names the artifact, because the model is live."""
 
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")

@@ -103,7 +103,7 @@ def attacks_with(mark: Path) -> dict[str, tuple[bytes, str, str]]:
 def test_hostile_artifacts_are_never_loaded(home: Path) -> None:
     """No hostile artifact is loaded or executed, memory stays bounded, and the good recipe is answered.
 
-    SVC_TEST_ARTIFACT_ROUNDS is the number of rounds. Each round writes other hostile bytes into every file.
+    SVC_TEST_ARTIFACT_ROUNDS is the number of rounds. Each round writes different hostile bytes into every file.
     """
     attacks = attacks_with(home.parent / "mark")
     names = list(attacks)

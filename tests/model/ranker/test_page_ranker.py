@@ -76,7 +76,7 @@ def ranked(rng: np.random.Generator, n: int, *, values: int) -> Ranking:
 
 
 def plain_page(ranker: PageRanker, ranking: Ranking, history: list[int]) -> list[int]:
-    """Return the items of a page in the order of sums of single numbers."""
+    """Return the items of a page by their scores, which are summed number by number."""
     items, scores = ranking.items[:REORDERED].tolist(), ranking.scores[:REORDERED].tolist()
     table = plain_features(ranker.record, history, items, scores)
     names = [feature.name for feature in ranker.features]

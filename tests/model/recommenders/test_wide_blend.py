@@ -98,7 +98,7 @@ SEEDS: list[dict[str, Any]] = [
 
 
 def restrictions() -> list[Restriction]:
-    """Return no restriction, each filter, rule and explanation, and all of them together."""
+    """Return no restriction, each single filter, rule and explanation, and all of them together."""
     every_third = ItemSet.of_flags(np.arange(N_ITEMS) % 3 == 0)
     few = ItemSet.of_columns(np.arange(0, N_ITEMS, 100), N_ITEMS)
     label = LabelField.read("genre", "categorical", "|", ["abc"[item % 7 % 3] for item in range(N_ITEMS)], N_ITEMS)

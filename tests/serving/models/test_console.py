@@ -172,7 +172,7 @@ def train(folder: Path, number: int) -> str:
 
 
 def test_versions_are_listed_without_reading_artifacts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The endpoint lists the versions of `svc versions`. A version without a line in the log has only its name."""
+    """The endpoint lists the versions of `svc history`. A version without a line in the log has only its name."""
     trained = [train(tmp_path, number) for number in range(3)]
     versions = Versions(str(tmp_path / "books.svc"), KEYS, Settings())
     versions.rollback(trained[1], hold=True)

@@ -72,7 +72,7 @@ def test_a_batch_holds_answers_and_errors_in_order() -> None:
 
 
 def test_prebuilt_bytes_take_less_than_45_bytes_an_item() -> None:
-    """An item takes its id, its braces and keys, and eight bytes of offsets."""
+    """The bytes of an item are its id, its braces and keys, and eight bytes of offsets."""
     fragments = ItemFragments.build(IdTable.from_ids([f"i{i}" for i in range(10_000)]), None)
     blob, offsets = fragments.memory
     assert offsets.nbytes == 8 * 10_000 + 4

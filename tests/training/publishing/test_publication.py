@@ -75,7 +75,7 @@ def test_weights_beyond_single_precision_end_a_training_with_their_values(
 
 
 def test_a_half_life_that_decays_a_weight_to_zero_fails_its_trials(make_recipe: Make, tmp_path: Path, log: Log) -> None:
-    """Other half-lives may still work. If none does, the exit code is 4, and the log has the reason."""
+    """Trials with other half-lives continue. If all trials fail, the exit code is 4, and the log has the reason."""
     bad = recipe(make_recipe, tmp_path, [1e-43, 1e-43], "max", time_decay={"half_life": "12h"})
     assert run(bad).exit_code == 4
     (failed,) = [record for record in log if record["event"] == "trial_failed"]
@@ -133,7 +133,7 @@ def test_a_held_lock_of_the_versions_fails_a_finished_training(
 
 
 def test_artifacts_have_a_serial_only_if_a_setting_needs_one(make_recipe: Make) -> None:
-    """Artifacts of earlier recipes and settings do not change."""
+    """Without such a setting, a header has no field for serial and expiry."""
     loaded, settings = make_recipe(), Settings(signing_keys=KEY)
     assert fresh_fields(loaded, settings, KEYS, "2026-11-22T00:00:00+00:00", Inputs(loaded.base_dir)) == {}
     assert not needs_serial(loaded, settings)

@@ -80,7 +80,7 @@ def test_the_report_is_one_page_without_network(reported: Trained, tmp_path: Pat
 
 
 def test_the_page_has_interval_scored_users_lead_and_cutoffs(reported: Trained) -> None:
-    """The page also has the figures of test users."""
+    """The page also has the scores on test users."""
     page, found = reported.page, reported.header["evaluation"]
     for low, high in (found["interval"], found["test"]["interval"]):
         assert f"95% interval {low:.4f} to {high:.4f}" in page

@@ -74,7 +74,7 @@ def test_lost_trials_do_not_use_the_budget() -> None:
 
 
 def test_a_replaced_trial_goes_to_the_algorithm_with_most_remaining() -> None:
-    """After a crash, the shares are filled again."""
+    """The algorithm that lacks most of its share gets the trial that replaces a lost one."""
     plan = TrialPlan({"A": 1, "B": 2})
     assert plan.most_remaining([trial(0, TrialState.COMPLETE, algorithm="A")]) == "B"
 

@@ -190,7 +190,7 @@ def test_wide_features_train_the_model_of_irspack(parameters: dict[str, Any], mo
 
 
 def test_few_features_are_trained_by_irspack_itself() -> None:
-    """Models with few features do not change."""
+    """The trainer for wide features is not used, so these models equal irspack's."""
     assert not isinstance(
         trained(item_features=features(N_ITEMS, 90), lambda_item_feature=20.0).trainer, WideFeatureTrainer
     )
