@@ -213,6 +213,12 @@ def test_each_result_has_a_table() -> None:
         assert markup.count("<table") == markup.count("color") == markup.count("color:inherit") > 0
 
 
+def test_facts_have_the_form_of_their_type() -> None:
+    """A boolean is a word, and a large integer has separators."""
+    markup = facts_table("t", {"a": True, "b": False, "c": 12345, "d": 0.123456})
+    assert [markup.count(f">{shown}<") for shown in ("yes", "no", "12,345", "0.1235")] == [1, 1, 1, 1]
+
+
 def test_text_is_escaped() -> None:
     """Names may come from recipes of other people."""
     assert "<b>" not in facts_table("<b>", {"<b>": "<b>"})

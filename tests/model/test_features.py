@@ -149,3 +149,4 @@ def test_values_that_training_did_not_see_are_named() -> None:
     vector, ignored = encoder().encode({"genres": "Drama|Drrama", "country": "XX" * 200, "colour": "red"})
     assert ignored == ("colour", "country=" + "XX" * 128, "genres=Drrama")
     assert (vector == encoder().encode({"genres": ["Drama"]})[0]).all()
+    assert encoder().encode({"genres": "Action|Drrama"})[1] == ("genres=Drrama",)

@@ -240,7 +240,9 @@ def test_search_only_writes_no_artifact_and_a_later_run_reuses_its_trials(make_r
     """The later process finds the budget used, and trains only the winner."""
     loaded = make_recipe(training=small_training(storage_path="s.db"))
     assert run(loaded, search_only=True) == TrainingOutcome(0)
-    assert last(log)["event"] == "search_only_done"
+    done = last(log)
+    assert (done["event"], done["run_id"], done["exit_code"]) == ("search_only_done", "r1", 0)
+    assert done["n_completed"] == len([record for record in log if record["event"] == "trial_done"])
     log.clear()
     assert run(loaded).artifact is not None
     assert not [record for record in log if record["event"] == "trial_done"]

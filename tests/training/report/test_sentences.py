@@ -126,6 +126,9 @@ def test_each_cause_of_uncertain_scores_has_a_warning() -> None:
     stats = {"n_heldout_interactions": 2000, "drop_count": 500, "dropped_by_where": 500, "n_rows": 1000}
     about = {**scored(), "best_class": "IALSRecommender", "tuning": {"failed": 0}, "data_stats": stats}
     assert warnings(about) == []
+    assert warnings({**about, "data_stats": {**stats, "drop_count": 750}}) == []
+    (dropped,) = warnings({**about, "data_stats": {**stats, "drop_count": 751}})
+    assert dropped == "Cleansing dropped 251 rows."
     poor = {"n_heldout_interactions": 20, "drop_count": 500, "n_rows": 1000, "future_times": 7}
     texts = warnings({**about, "best_class": "TopPopRecommender", "tuning": {"failed": 3}, "data_stats": poor})
     assert [text.split(" ")[0] for text in texts] == ["Popularity", "Only", "3", "Cleansing", "7"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -61,6 +62,8 @@ def test_each_worker_is_a_process_of_its_own(server: ForkServer) -> None:
     third = server.fork()
     assert third.recv()[1] == parent
     assert ends(pid)
+    # Only the workers ignore Ctrl-C.
+    assert not {signal.SIGINT, signal.SIGTERM, signal.SIGHUP} & signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 def test_closing_ends_workers_and_server(server: ForkServer) -> None:

@@ -63,6 +63,13 @@ def test_every_reference_resolves() -> None:
     assert set(references(whole)) <= known
 
 
+def test_every_operation_has_a_summary() -> None:
+    """Generators name and document their methods by it."""
+    paths = document(__version__, has_keys=True, has_metrics=True)["paths"].values()
+    operations = [operation for path in paths for name, operation in path.items() if name != "parameters"]
+    assert all(operation["summary"] for operation in operations)
+
+
 def test_the_page_lists_every_operation() -> None:
     """docs/reference/api.md has exactly the document's operations, and marks those that need a key."""
     paths = document(__version__, has_keys=True, has_metrics=True)["paths"]
@@ -149,6 +156,8 @@ def test_client_generators_find_a_type_for_every_field() -> None:
         assert schemas[name]["properties"]["filter"]["type"] == ["object", "null"]
         assert schemas[name]["properties"]["filter"]["additionalProperties"] is True
     assert schemas["RecommendRequest"]["properties"]["limit"]["description"] == "Most items to return. Default: 10."
+    assert "Default" not in schemas["RecommendRequest"]["properties"]["user_id"].get("description", "")
+    assert schemas["ItemDescription"]["additionalProperties"] is True
     assert not any("default" in field for schema in schemas.values() for field in schema.get("properties", {}).values())
     assert schemas["RecommendBatch"]["properties"]["requests"]["items"] == {
         "$ref": "#/components/schemas/RecommendRequest"
