@@ -116,7 +116,7 @@ class Fleet:
 
         A worker that starts later gets these orders first."""
         self._seqs, self._numbers = itertools.count(1), itertools.count(1)
-        self._failing: set[int] = set()
+        self._pauses = [Pauses() for _ in range(size)]
         self._changes = trio.lowlevel.ParkingLot()
         """Tasks that wait until a worker has executed an order or has ended."""
         self.is_ending = False
@@ -192,14 +192,13 @@ class Fleet:
 
     async def _keep(self, number: int) -> None:
         """Keep a worker alive in one slot until the fleet ends."""
-        pauses = Pauses()
+        pauses = self._pauses[number]
         self._n_open[number] = VACANT
         while (worker := await self._start_worker(number)) is not None:
             code = await self._attend(worker)
             if self.is_ending:
                 return
             pause_s = pauses.after(trio.current_time() - worker.ready_at if worker.is_ready else 0.0)
-            (self._failing.add if pauses.is_failing else self._failing.discard)(number)
             self._say_state()
             why = "silent" if worker.is_silent else "ended"
             logs.emit(events.WORKER_RESTARTED, pid=worker.pid, exit=code, reason=why, pause_seconds=pause_s)
@@ -312,7 +311,7 @@ class Fleet:
     def _say_state(self) -> None:
         """Send the numbers of ready and failing workers to all workers, if they have changed."""
         ready = sum(worker.is_ready for worker in self._workers)
-        state = WorkersState(self.size, ready, len(self._failing))
+        state = WorkersState(self.size, ready, sum(pauses.is_failing for pauses in self._pauses))
         if state != self.registry.workers:
             self.registry.workers = state
             self.tell("workers", state)

@@ -95,7 +95,6 @@ class Template:
         self._environ = environ
         self._end: socket.socket
         self._process: subprocess.Popen[bytes]
-        self._is_ready = False
         self._copying = trio.Lock()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -134,7 +133,7 @@ class Template:
             )
             unused.pop_all()
         end.setblocking(False)
-        self._end, self._is_ready = end, False
+        self._end = end
 
     async def copy(self, descriptors: list[int]) -> int:
         """Fork a worker with these descriptors, and return its process id. Raises OSError if the template has ended.
@@ -142,17 +141,12 @@ class Template:
         The first call waits until the template has imported all modules. Overlapping calls wait for each other.
         """
         async with self._copying:
-            if not self._is_ready:
-                await self._read(1)
-                self._is_ready = True
             socket.send_fds(self._end, [b"w"], descriptors)
-            return int(PID.unpack(await self._read(PID.size))[0])
-
-    async def _read(self, size: int) -> bytes:
-        data = await channel.retry(partial(self._end.recv, size), partial(trio.lowlevel.wait_readable, self._end))
-        if len(data) != size:
+            receive = partial(self._end.recv, PID.size)
+            data = await channel.retry(receive, partial(trio.lowlevel.wait_readable, self._end))
+        if not data:
             raise ConnectionResetError("the process that workers are copied from has ended")
-        return data
+        return int(PID.unpack(data)[0])
 
 
 def main(end: socket.socket, server: int) -> None:
@@ -162,7 +156,6 @@ def main(end: socket.socket, server: int) -> None:
         signal.signal(number, signal.SIG_IGN)
     gc.collect()
     gc.freeze()  # a collection in a worker would write to all objects, and so copy their memory pages
-    end.send(b"r")
     while True:
         data, descriptors, _, _ = socket.recv_fds(end, 1, ENDS, socket.MSG_CMSG_CLOEXEC)
         if not data:

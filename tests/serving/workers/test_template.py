@@ -74,7 +74,6 @@ class FakeProcess:
             self.kill()
 
     def become_ready(self) -> None:
-        self._end.send(b"r")
         self._end.send(PID.pack(len(FakeProcess.started)))
 
     def poll(self) -> int | None:
