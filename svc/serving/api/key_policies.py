@@ -45,8 +45,6 @@ TOO_MANY_AT_ONCE = (
 MAX_BURST = 1_000_000_000
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 _RATE = re.compile(r"(?P<count>[0-9]{1,9}(?:\.[0-9]{1,6})?)/(?P<unit>s|min|h)")
-_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-_KID = re.compile(KEY_ID)
 # Tolerance for floating-point errors in the number of tokens. Without it, Retry-After could be a second too long.
 _ROUNDING = 1e-9
 
@@ -64,7 +62,7 @@ def _beginning_of(day: object) -> float:
     if day is None:
         return math.inf
     with contextlib.suppress(ValueError):
-        if isinstance(day, str) and _DAY.fullmatch(day):
+        if isinstance(day, str) and re.fullmatch("[0-9]{4}-[0-9]{2}-[0-9]{2}", day):
             return datetime.datetime.fromisoformat(f"{day}T00:00Z").timestamp()
     raise ValueError("is not a day such as 2027-01-01")
 
@@ -144,7 +142,7 @@ def parse_policies(data: bytes, where: str) -> dict[str, KeyPolicy]:
 
 
 def _parse_one(kid: str, entry: Any, where: str) -> KeyPolicy:
-    if not _KID.fullmatch(kid):
+    if not re.fullmatch(KEY_ID, kid):
         raise ConfigError(f"SVC_API_KEY_POLICIES: {where}: {shown(kid)} is not a kid: it must match {KEY_ID}")
     try:
         return KeyPolicy.model_validate(entry)

@@ -50,12 +50,6 @@ class Declared:
         return self.loaded.recipe.name
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    fingerprint: tuple[str, str]
-    outcome: LoadedRecipe | Refused
-
-
 class RecipeFolder:
     """The recipes folder, with a cache of the parsed recipes. Not thread-safe."""
 
@@ -63,7 +57,8 @@ class RecipeFolder:
         self._folder = folder
         self._endings = (".yaml", ".yml") if with_yml else (".yaml",)
         self._parse = parse
-        self._seen: dict[str, _Seen] = {}
+        self._parsed: dict[str, tuple[tuple[str, str], LoadedRecipe | Refused]] = {}
+        """Target and digest of each file when it was parsed, and the result, by file name."""
 
     def scan(self) -> dict[str, LoadedRecipe | Refused]:
         """Return the recipe or the error of each recipe file by file name, sorted. Parses only new and changed files.
@@ -72,38 +67,37 @@ class RecipeFolder:
         """
         home = self._folder.resolve(strict=True)
         files = sorted(path for path in self._folder.iterdir() if path.name.endswith(self._endings))
-        seen = {_text(path.name): scanned for path in files if (scanned := self._scan_file(path, home)) is not None}
-        self._seen = seen
-        return {name: scanned.outcome for name, scanned in seen.items()}
+        outcomes = {_text(path.name): outcome for path in files if (outcome := self._scan_file(path, home)) is not None}
+        self._parsed = {name: parsed for name, parsed in self._parsed.items() if name in outcomes}
+        return outcomes
 
-    def _scan_file(self, path: Path, home: Path) -> _Seen | None:
+    def _scan_file(self, path: Path, home: Path) -> LoadedRecipe | Refused | None:
         name = _text(path.name)
         if path.suffix == ".yml" and path.with_suffix(".yaml").exists():
             error = f"{name}: {name.removesuffix('yml')}yaml is there too, and both mean one recipe: remove one"
-            return _Seen((name, ""), Refused(error, "parse"))
+            return Refused(error, "parse")
         if name == path.name:
             return self._look_into(path, home)
-        return _Seen((name, ""), Refused(f"{name}: the file's name is not UTF-8; rename it", "parse"))
+        return Refused(f"{name}: the file's name is not UTF-8; rename it", "parse")
 
-    def _look_into(self, path: Path, home: Path) -> _Seen | None:
+    def _look_into(self, path: Path, home: Path) -> LoadedRecipe | Refused | None:
         try:
             target = path.resolve(strict=True)
             if not target.is_relative_to(home):
                 error = f"{path.name}: the link leads out of the recipes folder; put the file itself there"
-                return _Seen((str(target), ""), Refused(error, "security"))
+                return Refused(error, "security")
             if target.is_dir():
                 return None
             if not target.is_file():
-                return _Seen((str(target), ""), Refused(f"{path.name}: is not a regular file", "parse"))
+                return Refused(f"{path.name}: is not a regular file", "parse")
             with target.open("rb") as file:
                 fingerprint = (str(target), hashlib.sha256(file.read(MAX_BYTES + 1)).hexdigest())
-            before = self._seen.get(path.name)
-            if before is not None and before.fingerprint == fingerprint:
-                return before
-            return _Seen(fingerprint, self._outcome(path))
+            before = self._parsed.get(path.name)
+            if before is None or before[0] != fingerprint:
+                before = self._parsed[path.name] = fingerprint, self._outcome(path)
+            return before[1]
         except (OSError, RuntimeError, RecipeUnreadable) as error:  # pathlib reports a loop of links as RuntimeError
-            # This fingerprint equals that of no file, so the next scan reads the file again even if it is unchanged.
-            return _Seen((str(path), str(error)), Refused(_reason(path, error), "parse"))
+            return Refused(_reason(path, error), "parse")
 
     def _outcome(self, path: Path) -> LoadedRecipe | Refused:
         try:
