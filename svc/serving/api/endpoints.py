@@ -47,11 +47,7 @@ SWAGGER_UI = ("swagger-ui-bundle.js", "swagger-ui.css")
 USERS_VERB = "recommend-users"
 RECIPE: Errors = (errors.RecipeNotFound, errors.RecipeUnavailable)
 BODY: Errors = (errors.BodyTimeout, errors.PayloadTooLargeForRequest, errors.ValidationFailed)
-FEATURES: Errors = (
-    errors.FeaturesNotSupported,
-    errors.FeatureValueUnusable,
-    errors.FeatureVectorUnusable,
-)
+FEATURES: Errors = (errors.FeaturesNotSupported, errors.FeatureValueUnusable, errors.FeatureVectorUnusable)
 SHOWN: Errors = (*RECIPE, errors.AvailabilityStale, errors.Overloaded)
 USER: Errors = (*SHOWN, *BODY, errors.UnknownUser, errors.NoCandidates, *FEATURES)
 SEEDS: Errors = (*SHOWN, *BODY, errors.UnknownSeedItems, errors.NoCandidates, *FEATURES)

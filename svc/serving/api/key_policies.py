@@ -45,6 +45,7 @@ TOO_MANY_AT_ONCE = (
 MAX_BURST = 1_000_000_000
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 _RATE = re.compile(r"(?P<count>[0-9]{1,9}(?:\.[0-9]{1,6})?)/(?P<unit>s|min|h)")
+_KID = re.compile(KEY_ID)
 # Tolerance for floating-point errors in the number of tokens. Without it, Retry-After could be a second too long.
 _ROUNDING = 1e-9
 
@@ -142,7 +143,7 @@ def parse_policies(data: bytes, where: str) -> dict[str, KeyPolicy]:
 
 
 def _parse_one(kid: str, entry: Any, where: str) -> KeyPolicy:
-    if not re.fullmatch(KEY_ID, kid):
+    if not _KID.fullmatch(kid):
         raise ConfigError(f"SVC_API_KEY_POLICIES: {where}: {shown(kid)} is not a kid: it must match {KEY_ID}")
     try:
         return KeyPolicy.model_validate(entry)

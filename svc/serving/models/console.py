@@ -122,10 +122,7 @@ def feature_columns(model: Model, is_denied: Callable[[str], bool]) -> dict[str,
     """
     if model.features is None:
         return None
-    return {
-        "user": _side(model.features.user, is_denied),
-        "item": _side(model.features.item, is_denied),
-    }
+    return {"user": _side(model.features.user, is_denied), "item": _side(model.features.item, is_denied)}
 
 
 def _side(encoder: SideEncoder | None, is_denied: Callable[[str], bool]) -> list[dict[str, Any]]:

@@ -112,9 +112,6 @@ class _Counted(Instrument):
     def inc(self, amount: float = 1) -> None:
         self._values[0] += amount
 
-    def set(self, value: float) -> None:
-        self._values[0] = value
-
     def observe(self, amount: float) -> None:
         self._values[0] += amount
         self._values[1 + bisect_left(self._buckets, amount)] += 1
