@@ -7,19 +7,16 @@ is accepted if a signed line of the version log records a rollback or a promotio
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import re
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from svc import events, logs
 from svc.artifact import version_log
@@ -35,7 +32,6 @@ from svc.settings import Settings
 _NAME: Final = re.compile(RECIPE_NAME)
 _FORMAT: Final = 1
 _LOCK_TIMEOUT_S: Final = 2.0
-_LOCK_PAUSE_S: Final = 0.05
 _MAX_BYTES: Final = 1 << 20
 
 Serials = dict[str, int]
@@ -110,13 +106,15 @@ class SerialState:
             served = self._served.setdefault(recipe, {})
             _keep_highest(served, {kid: serial})
             try:
-                with self._hold_lock(recipe):
+                self._folder.mkdir(parents=True, exist_ok=True)
+                lock = self._path(recipe, ".serials.lock")
+                with FileLock(lock, _LOCK_TIMEOUT_S, mode=0o600, fallback_to_soft=False):
                     stored = self._read(recipe, quiet=True)  # `highest` has already reported an unusable file
                     _keep_highest(served, stored)
                     if stored != served:
                         self._write(recipe, served)
-            except OSError as error:
-                self._emit_unusable(recipe, f"cannot be written: {error.strerror or error}")
+            except (OSError, NotImplementedError) as error:  # not implemented: the file system has no locks
+                self._emit_unusable(recipe, f"cannot be written: {getattr(error, 'strerror', None) or error}")
 
     def _path(self, recipe: str, suffix: str = ".serials.json") -> Path:
         return self._folder / f"{recipe}{suffix}"
@@ -138,22 +136,6 @@ class SerialState:
     def _emit_unusable(self, recipe: str, problem: str) -> None:
         path = self._path(recipe)
         logs.emit(events.REPLAY_STATE_UNUSABLE, name=recipe, path=str(path), error=f"{path.name} {problem}")
-
-    @contextmanager
-    def _hold_lock(self, recipe: str) -> Iterator[None]:
-        """Hold the lock of this recipe's file. Raises OSError if it cannot be locked within _LOCK_TIMEOUT_S."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(self._path(recipe, ".serials.lock"), mode=0o600, fallback_to_soft=False)
-        try:
-            lock.acquire(timeout=_LOCK_TIMEOUT_S, poll_interval=_LOCK_PAUSE_S)
-        except Timeout:
-            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from None
-        except NotImplementedError:
-            raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS)) from None
-        try:
-            yield
-        finally:
-            lock.release()
 
     def _write(self, recipe: str, serials: Serials) -> None:
         content = json.dumps({"format": _FORMAT, "serials": serials}, sort_keys=True)
@@ -209,7 +191,7 @@ class ReplayGuard:
         if highest is None or (serial is not None and serial >= highest):
             return
         if trained_for == name:  # the log of recipe `name` must not permit artifacts of another recipe
-            log = version_log.parse(bytes(store.read_log(version_log.MAX_LOG_BYTES)), keys, name)
+            log = version_log.parse(store.read_log(), keys, name)
             if log.permits(blob.sha256, parsed.kid, highest):
                 return
         logs.emit(events.ARTIFACT_REPLAYED, name=name, kid=parsed.kid, serial=serial, highest=highest)

@@ -122,6 +122,7 @@ class HttpFolder:
 T = TypeVar("T")
 MAX_POINTER_BYTES: Final = 1024
 SHA8: Final = 8
+MAX_LOG_BYTES: Final = 16 << 20
 """The number of hex digits of the sha256 in the name of a version."""
 _SUFFIX = ".svc"
 _LOG_SUFFIX = ".log.jsonl"
@@ -231,15 +232,15 @@ class Store:
                 raise ArtifactReadError(f"{self.uri} points to an artifact that cannot be read: {error}") from error
             return newer, self._read(newer, max_bytes)
 
-    def read_log(self, max_bytes: int) -> memoryview:
+    def read_log(self) -> bytes:
         """Read the version log beside the artifact, or return no bytes if it is missing.
 
-        Raises ArtifactReadError, and PayloadTooLarge above `max_bytes`.
+        Raises ArtifactReadError, and PayloadTooLarge above MAX_LOG_BYTES.
         """
         try:
-            return self._folder.read(f"{self._name}{_LOG_SUFFIX}", max_bytes).toreadonly()
+            return bytes(self._folder.read(f"{self._name}{_LOG_SUFFIX}", MAX_LOG_BYTES))
         except FileNotFoundError:
-            return memoryview(b"")
+            return b""
 
     def marker(self) -> str:
         """Return the text that two polls compare: the marker of the artifact, or of its pointer.

@@ -30,7 +30,6 @@ MAX_SERIAL: Final = (1 << 53) - 1
 _OPTIONAL: Final = ("sha256", "from_serial", "serial_kid", "recipe")
 _SIGNED_IN: Final = ("kid", "previous", "signature")
 _KID: Final = re.compile(KEY_ID)
-MAX_LOG_BYTES: Final = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,9 +260,3 @@ def _problem(fields: Mapping[str, Any], keys: SigningKeys) -> str:
 def _digest(content: Mapping[str, Any]) -> bytes:
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return hashlib.sha256(text.encode()).digest()
-
-
-def newest_first(versions: Sequence[tuple[str, str]]) -> list[str]:
-    """Return the sha8 of (sha8, trained_at) pairs, newest first. Among equal times the last pair comes first."""
-    order = sorted(range(len(versions)), key=lambda index: (versions[index][1], index), reverse=True)
-    return [versions[index][0] for index in order]

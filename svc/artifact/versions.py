@@ -108,7 +108,7 @@ class Versions:
         return self._store.has_log()
 
     def log(self) -> VersionLog:
-        return version_log.parse(bytes(self._store.read_log(version_log.MAX_LOG_BYTES)), self._keys, self._recipe)
+        return version_log.parse(self._store.read_log(), self._keys, self._recipe)
 
     def live(self) -> str | None:
         """Return the version that the pointer names, or None without a pointer."""
@@ -122,7 +122,8 @@ class Versions:
         log, live = self.log(), self.live()
         names = self._names(log)
         facts = {sha8: _as_facts(log.facts(sha8)) if by_log_alone else self._facts(sha8, log) for sha8 in names}
-        order = version_log.newest_first([(sha8, str(facts[sha8].get("trained_at") or "")) for sha8 in names])
+        # Of versions with equal times, the one that `_names` lists last is the newest.
+        order = sorted(names, key=lambda sha8: str(facts[sha8]["trained_at"] or ""))[::-1]
         return [Version(sha8, **facts[sha8], live=sha8 == live, held=sha8 == live and log.held) for sha8 in order]
 
     def _names(self, log: VersionLog) -> list[str]:
@@ -365,7 +366,7 @@ class Versions:
 
     def _move(self, line: Line, live: str | None) -> None:
         """Append the line to the log, then move the pointer from the version `live` to `line.live` if they differ."""
-        data = bytes(self._store.read_log(version_log.MAX_LOG_BYTES))
+        data = self._store.read_log()
         log = version_log.parse(data, self._keys, self._recipe)
         signature = self._settings.artifact_signature
         self._store.write_log(version_log.append_line(data, log, line, self._keys, signature))

@@ -73,14 +73,10 @@ def _check(header: Mapping[str, Any]) -> None:
 
 
 def _counts(payload: memoryview) -> Any:
-    from svc.errors import PayloadInvalid
-    from svc.model.codec import decode
-    from svc.model.model import Model
+    from svc.model.load_model import decode_model
     from svc.training.report.page import Counts
 
-    model = decode(payload)
-    if not isinstance(model, Model):
-        raise PayloadInvalid(f"payload: holds {type(model).__name__}, not a model")
+    model = decode_model(payload)
     return Counts.of(model.history, model.n_items)
 
 

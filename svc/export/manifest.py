@@ -9,9 +9,9 @@ A merge checks that all parts exist, are undamaged and of one model and request,
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
+import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
@@ -26,11 +26,10 @@ from svc.export.request import Shard, part_name, source_context
 from svc.recipe.paths import parse_location
 from svc.settings import Settings
 from svc.sources.base import SourceContext
-from svc.sources.files import open_location
+from svc.sources.files import HashingFile, open_location
 
 SUFFIX: Final = ".manifest.json"
 MAX_BYTES: Final = 64 << 20
-_CHUNK: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,14 +152,13 @@ def _verify(uri: str, part: Manifest, context: SourceContext) -> None:
 
     Raises ExportIncomplete if it cannot be read.
     """
-    digest = hashlib.sha256()
+    hashing = HashingFile()
     try:
         with open_location(parse_location(uri), context) as file:
-            while piece := file.file.read(_CHUNK):
-                digest.update(piece)
+            shutil.copyfileobj(file.file, hashing)
     except DataSourceError as error:
         raise ExportIncomplete(f"a part is missing: {error.message}; run shard {part.shard} again") from error
-    if digest.hexdigest() != part.sha256:
+    if hashing.sha256 != part.sha256:
         raise ExportDamaged(f"{uri} does not match its manifest; run shard {part.shard} again")
 
 

@@ -26,7 +26,7 @@ from svc.model.ids import IdTable
 from svc.model.ranking.new_items import ids_with
 from svc.progress import progress_here
 from svc.recipe.filter_tree import FilterProblem, either
-from svc.recipe.load import SHORTHAND, LoadedRecipe, load_recipe, load_recipe_mapping, merge_trees
+from svc.recipe.load import SHORTHAND, LoadedRecipe, load_recipe, merge_trees
 from svc.recipe.problems import name_elsewhere, split_key
 from svc.recipe.schema import Output, Recipe
 from svc.recipe.serving_schema import NEW_ITEMS_SHARE
@@ -310,11 +310,10 @@ def _further_columns(overrides: Mapping[str, Any]) -> list[str]:
 def _load(
     recipe: Path | Mapping[str, Any], variables: Mapping[str, str], settings: Settings, overrides: Mapping[str, Any]
 ) -> LoadedRecipe:
-    if isinstance(recipe, Path):
-        return load_recipe(recipe, variables, settings=settings, check_source=check_spec, overrides=overrides)
-    name = str(merge_trees(dict(recipe), overrides).get("name", "recipe"))
-    tree = {"output": {"path": f"{name}.svc"}, **recipe}
-    return load_recipe_mapping(tree, variables, settings=settings, check_source=check_spec, overrides=overrides)
+    if not isinstance(recipe, Path):
+        name = str(merge_trees(dict(recipe), overrides).get("name", "recipe"))
+        recipe = {"output": {"path": f"{name}.svc"}, **recipe}
+    return load_recipe(recipe, variables, settings=settings, check_source=check_spec, overrides=overrides)
 
 
 def _without_output(loaded: LoadedRecipe, folder: Path) -> LoadedRecipe:

@@ -124,10 +124,16 @@ def load_model(header: Mapping[str, Any], payload: memoryview, *, name: str, all
     `name` appears in log records. The model's arrays are views of `payload`. Raises a subclass of ArtifactError.
     """
     _check_versions(name, header, allow_skew=allow_skew)
+    model = decode_model(payload)
+    _make_ready(model, header)
+    return model
+
+
+def decode_model(payload: memoryview) -> Model:
+    """Return the model of a payload, which is not yet ready for queries. Raises PayloadInvalid and ForbiddenClass."""
     model = decode(payload)
     if not isinstance(model, Model):
         raise PayloadInvalid(f"payload: holds {type(model).__name__}, not a model")
-    _make_ready(model, header)
     return model
 
 

@@ -110,7 +110,7 @@ class LoadedRecipe:
 
 
 def load_recipe(
-    path: Path,
+    source: Path | Mapping[str, Any],
     variables: Mapping[str, str],
     *,
     settings: Settings,
@@ -118,28 +118,19 @@ def load_recipe(
     check_source: CheckSource | None = None,
     overrides: Mapping[str, Any] | None = None,
 ) -> LoadedRecipe:
-    """Read and check the recipe at `path`.
+    """Check the recipe in a file or in a mapping, whose paths are relative to the working folder.
 
-    Values of `overrides` replace those of the file. Mappings are merged. With `for_serving` only `name`, `output`,
+    Values of `overrides` replace those of the recipe. Mappings are merged. With `for_serving` only `name`, `output`,
     `item_metadata` and `serving` are expanded, and the other blocks may refer to variables that are not set.
     `check_source(spec, field path)` checks sources of plug-ins. Raises RecipeError, or RecipeSecurityError if the
     recipe is refused for security.
     """
-    loading = _Loading(path, path.parent, variables, settings, for_serving, check_source, overrides or {})
-    return loading.name_in_errors(lambda: loading.run(_mapping(parse_yaml(_no_table(path, _read(path)), str(path)))))
-
-
-def load_recipe_mapping(
-    tree: Mapping[str, Any],
-    variables: Mapping[str, str],
-    *,
-    settings: Settings,
-    check_source: CheckSource | None = None,
-    overrides: Mapping[str, Any] | None = None,
-) -> LoadedRecipe:
-    """Check the recipe in a mapping, as `load_recipe` does for a file. Its paths are relative to the working folder."""
-    loading = _Loading(Path("recipe"), Path.cwd(), variables, settings, False, check_source, overrides or {})
-    return loading.name_in_errors(lambda: loading.run(dict(tree)))
+    path, base_dir = (source, source.parent) if isinstance(source, Path) else (Path("recipe"), Path.cwd())
+    loading = _Loading(path, base_dir, variables, settings, for_serving, check_source, overrides or {})
+    try:
+        return loading.run(_parse_file(source) if isinstance(source, Path) else dict(source))
+    except RecipeError as error:
+        raise type(error)(_add_prefix(error.message, str(path)), fields=error.fields) from None
 
 
 def _add_prefix(message: str, where: str) -> str:
@@ -158,13 +149,6 @@ class _Loading:
     for_serving: bool
     check_source: CheckSource | None
     overrides: Mapping[str, Any]
-
-    def name_in_errors(self, load: Callable[[], LoadedRecipe]) -> LoadedRecipe:
-        """Return the result of `load`. If it raises RecipeError, put the recipe's path before the message."""
-        try:
-            return load()
-        except RecipeError as error:
-            raise type(error)(_add_prefix(error.message, str(self.path)), fields=error.fields) from None
 
     def run(self, written: dict[str, Any]) -> LoadedRecipe:
         tree, shorthand = normalize(written)
@@ -255,17 +239,15 @@ def _read(path: Path) -> bytes:
         raise RecipeUnreadable(f"cannot be read: {error.strerror}") from None
 
 
-def _no_table(path: Path, text: bytes) -> bytes:
-    """Return `text`. Raises RecipeError if the file has the extension of a table or an artifact."""
+def _parse_file(path: Path) -> dict[str, Any]:
+    """Return the tree in a recipe file. Raises RecipeError for a table, an artifact or anything but a mapping."""
+    text = _read(path)
     if path.suffix.lower() in _TABLES:
         source = f"source: {{type: {_TABLES[path.suffix.lower()]}, path: {path.name}}}"
         raise RecipeError(f"is a table of data; write a recipe, a YAML file, that names it as {source}")
     if path.suffix == ".svc":
         raise RecipeError("is an artifact, which a training wrote; name the recipe, a YAML file")
-    return text
-
-
-def _mapping(tree: Any) -> dict[str, Any]:
+    tree = parse_yaml(text, str(path))
     if not isinstance(tree, dict):
         raise RecipeError(f"a recipe is a mapping with keys such as `name` and `source`; found {problems.shown(tree)}")
     return tree

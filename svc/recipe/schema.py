@@ -23,7 +23,7 @@ from svc.recipe.algorithms import (
     TRANSITIONS,
 )
 from svc.recipe.filter_tree import either, parse_row_filter
-from svc.recipe.serving_schema import ItemMetadata, Popular, Serving
+from svc.recipe.serving_schema import ItemMetadata, Serving
 from svc.recipe.source_options import Block, Located, Name, Number, Positive, SourceSpec, bare_off
 from svc.recipe.training_schema import (
     Age,
@@ -233,10 +233,20 @@ class Recipe(Block):
         return with_default_algorithms(recipe) if isinstance(recipe, Mapping) else recipe
 
     @model_validator(mode="after")
-    def _time_for_time_schemes(self) -> Self:
+    def _times_are_there(self) -> Self:
+        if self.schema_.time_column is not None:
+            return self
         scheme = self.training.split.scheme
-        if scheme in {"time_user", "time_global"} and self.schema_.time_column is None:
+        if scheme in {"time_user", "time_global"}:
             raise ValueError(f"split.scheme {scheme} needs schema.time_column")
+        if self.training.time_decay is not None:
+            raise ValueError("training.time_decay needs schema.time_column")
+        if TRANSITIONS in self.training.algorithms:
+            raise ValueError(f"{TRANSITIONS} learns which item follows which, so it needs schema.time_column")
+        if self.serving.popular is not None:
+            raise ValueError(
+                "serving.popular needs schema.time_column: without times, nobody knows what was chosen lately"
+            )
         return self
 
     @model_validator(mode="after")
@@ -247,10 +257,6 @@ class Recipe(Block):
             raise ValueError("schema.event_column needs cleansing.event_weights, the weight of each of its values")
         if self.training.weighted_metric and not self.schema_.is_weighted:
             raise ValueError("training.weighted_metric needs schema.weight_column or schema.event_column")
-        if self.training.time_decay is not None and self.schema_.time_column is None:
-            raise ValueError("training.time_decay needs schema.time_column")
-        if TRANSITIONS in self.training.algorithms and self.schema_.time_column is None:
-            raise ValueError(f"{TRANSITIONS} learns which item follows which, so it needs schema.time_column")
         return self
 
     @model_validator(mode="after")
@@ -298,16 +304,14 @@ class Recipe(Block):
         return self.training.ranker == "search" and has_times
 
     @model_validator(mode="after")
-    def _features_need_ials(self) -> Self:
+    def _features_agree(self) -> Self:
         budget = (self.training.per_algorithm_trials or {}).get(FEATURE_AWARE)
         if self.features is not None and (FEATURE_AWARE not in self.training.algorithms or budget == 0):
             raise ValueError(f"features are learned by {FEATURE_AWARE} alone: list it in training.algorithms")
-        return self
-
-    @model_validator(mode="after")
-    def _everybody_can_be_placed(self) -> Self:
-        cannot = self.features is not None or "BPRFMRecommender" in self.training.algorithms
-        if self.training.sample_users is not None and cannot:
+        if self.serving.new_items is not None and (self.features is None or self.features.item is None):
+            raise ValueError("serving.new_items needs features.item: new items are ranked by their features alone")
+        leaves_out = self.features is not None or "BPRFMRecommender" in self.training.algorithms
+        if self.training.sample_users is not None and leaves_out:
             raise ValueError("training.sample_users: leave out features and BPRFMRecommender, or sample_users")
         return self
 
@@ -324,25 +328,6 @@ class Recipe(Block):
     @model_validator(mode="after")
     def _serving_names_filter_fields(self) -> Self:
         self.serving.check_fields(self.filter_kinds)
-        return self
-
-    @model_validator(mode="after")
-    def _popularity_needs_times(self) -> Self:
-        if self.popular is not None and self.schema_.time_column is None:
-            raise ValueError(
-                "serving.popular needs schema.time_column: without times, nobody knows what was chosen lately"
-            )
-        return self
-
-    @property
-    def popular(self) -> Popular | None:
-        """Return the block `serving.popular`, which weighs choices by their age, or None if all choices count alike."""
-        return self.serving.popular
-
-    @model_validator(mode="after")
-    def _new_items_have_features(self) -> Self:
-        if self.serving.new_items is not None and (self.features is None or self.features.item is None):
-            raise ValueError("serving.new_items needs features.item: new items are ranked by their features alone")
         return self
 
     @property

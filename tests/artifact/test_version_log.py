@@ -15,7 +15,6 @@ from svc.artifact.version_log import (
     Line,
     VersionLog,
     append_line,
-    newest_first,
     parse,
 )
 from svc.settings import Settings
@@ -121,12 +120,6 @@ def test_versions_that_a_rollback_replaced_are_not_earlier_versions() -> None:
     assert log.before("33333333") == ["11111111"]
     assert log.before("11111111") == []
     assert VersionLog().before("11111111") == []
-
-
-def test_versions_are_sorted_newest_first() -> None:
-    """Of versions with equal times, the one that was written last comes first."""
-    versions = [("a", "2026-01-02"), ("b", "2026-01-03"), ("c", "2026-01-02")]
-    assert newest_first(versions) == ["b", "c", "a"]
 
 
 SEED = bytes(range(32))

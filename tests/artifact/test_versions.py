@@ -79,6 +79,15 @@ def test_each_training_is_a_version_and_the_newest_is_live(shelf: Shelf) -> None
     assert shelf.versions.problems() == []
 
 
+def test_of_versions_trained_at_the_same_time_the_last_written_is_the_newest(shelf: Shelf) -> None:
+    """Times of training are whole seconds, so they alone do not order versions."""
+    trained = []
+    for decision in ("promoted", "refused", None):
+        shelf.minute = 0
+        trained.append(shelf.train(decision=decision).sha8)
+    assert [version.sha8 for version in shelf.versions.history()] == trained[::-1]
+
+
 def test_a_refused_version_is_written_and_the_pointer_stays(shelf: Shelf) -> None:
     """No server sees a refused version, and no rollback goes to it."""
     first = shelf.train().sha8

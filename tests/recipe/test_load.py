@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from svc.errors import RecipeError, RecipeSecurityError
-from svc.recipe.load import SHORTHAND, load_recipe, load_recipe_mapping, normalize
+from svc.recipe.load import SHORTHAND, load_recipe, normalize
 from svc.settings import Settings
 from tests.recipe.loading import BASE, load, refusal
 
@@ -145,8 +145,8 @@ def test_errors_name_file_field_value_and_remedy(tmp_path: Path, more: dict[str,
 def test_a_recipe_in_python_has_finite_numbers(block: Callable[[float], dict[str, Any]], number: float) -> None:
     """A mapping with infinity or NaN is refused. In files, the YAML reader refuses such numbers."""
     with pytest.raises(RecipeError):
-        load_recipe_mapping({**BASE, **block(number)}, {}, settings=Settings())
-    assert load_recipe_mapping({**BASE, **block(0.5)}, {}, settings=Settings())
+        load_recipe({**BASE, **block(number)}, {}, settings=Settings())
+    assert load_recipe({**BASE, **block(0.5)}, {}, settings=Settings())
 
 
 def test_a_search_space_has_the_full_names_of_algorithms(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def load(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str],
         with_times=uses_time(recipe),
         started_ns=started_ns,
         repeats=recipe.training.repeats,
-        popular=recipe.popular,
+        popular=recipe.serving.popular,
     )
     doubt = doubtful_unit(rows.frame, recipe)
     if doubt is not None:
@@ -137,7 +137,7 @@ def _warn_of_ids(interactions: Interactions) -> None:
 
 def uses_time(recipe: Recipe) -> bool:
     """Return whether a training uses the times of interactions. It is False if the recipe names no time column."""
-    wanted = recipe.training.split.scheme != "random" or recipe.trains_on_times or recipe.popular is not None
+    wanted = recipe.training.split.scheme != "random" or recipe.trains_on_times or recipe.serving.popular is not None
     return wanted and recipe.schema_.time_column is not None
 
 

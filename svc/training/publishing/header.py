@@ -98,8 +98,8 @@ def header(loaded: LoadedRecipe, facts: RunFacts) -> dict[str, Any]:
         fields["recency"] = best.recency
     if training.repeats:
         fields["repeats"] = True
-    if loaded.recipe.popular is not None:
-        fields["popular"] = loaded.recipe.popular.model_dump(exclude_none=True)
+    if loaded.recipe.serving.popular is not None:
+        fields["popular"] = loaded.recipe.serving.popular.model_dump(exclude_none=True)
     if facts.ranker is not None:
         fields["ranker"] = dict(facts.ranker)
     if facts.parts:

@@ -221,7 +221,7 @@ def _serials_in_log(loaded: LoadedRecipe, settings: Settings, keys: SigningKeys,
     Servers with SVC_STATE_DIR refuse an artifact with a lower serial than they have served.
     """
     try:
-        log = open_store(loaded.output_uri, settings).read_log(version_log.MAX_LOG_BYTES)
+        log = open_store(loaded.output_uri, settings).read_log()
     except SvcError:
         return []
-    return version_log.parse(bytes(log), keys, loaded.recipe.name).serials(kid, {kid})
+    return version_log.parse(log, keys, loaded.recipe.name).serials(kid, {kid})
