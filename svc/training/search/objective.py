@@ -91,8 +91,9 @@ Score = Callable[[Rows, sparse.csr_matrix], Scores]
 class QuickScores:
     """Scores of all items for many users at once by a trained `scorer`, at any recency.
 
-    A search compares trials and blends by these scores, because a served model takes longer for thousands of users.
-    They equal the served scores up to float32 rounding. The best trial is evaluated as it is served.
+    A search compares trials and blends by these scores, because a search by served rankings takes longer: 18 instead of
+    9 s for 12 trials and a blend on 20,000 sessions, and 11.0 instead of 10.4 s on film ratings. The scores equal the
+    served ones up to float32 rounding. The best trial is evaluated as it is served.
 
     - `matrix`, (users, items), is the training matrix.
     - `positions` has the position of each entry of `matrix` in its history, or is None if every recency is 0.
