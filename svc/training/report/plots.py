@@ -17,6 +17,7 @@ from svc.training.fitting.trial import TrialRecord
 _COLOURS = ("#2f6fb0", "#d9822b", "#3a9a5b", "#a8518a", "#7a6a4f", "#c0453f", "#5a6b7b")
 _SIZES = re.compile(r'\s(?:width|height)="[^"]*"')
 _INK = "#3d4650"
+_NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 _WIDTH_IN = 4.2
 """One width for all plots, so that their text has one size on the page, and can be read on a phone."""
 _MOST_CHANGE = 10.0
@@ -48,11 +49,9 @@ def _svg(figure: Any, label: str, x: str, y: str = "", *, legend: bool = False) 
     out = io.StringIO()
     # Readers can select and search text that is not drawn as paths. A fixed salt and no date give the same bytes again.
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "svc", "font.family": "sans-serif"}):
-        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
+        figure.savefig(out, format="svg", metadata=_NO_METADATA, transparent=True)
     text = out.getvalue()
-    text = text[text.index("<svg") :]
-    before, _, described = text.partition("<metadata>")
-    tag, _, rest = (before + described.partition("</metadata>")[2]).partition(">")
+    tag, _, rest = text[text.index("<svg") :].partition(">")
     tag = _SIZES.sub("", tag).replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
     return Markup(f"{tag}>{rest}")  # matplotlib has escaped its texts
 
@@ -60,21 +59,10 @@ def _svg(figure: Any, label: str, x: str, y: str = "", *, legend: bool = False) 
 def search_plot(trials: Sequence[TrialRecord], metric: str) -> Markup:
     """Draw the score of each trial by its number, with one colour per algorithm and a line for the best so far."""
     figure, axes = _figure(3.0)
-    complete = [trial for trial in trials if trial.score is not None]
-    names = list(dict.fromkeys(trial.algorithm for trial in complete))
-    for number, name in enumerate(names):
-        own = [trial for trial in complete if trial.algorithm == name]
-        axes.scatter(
-            [trial.number + 1 for trial in own],
-            [trial.score for trial in own],
-            s=30,
-            color=_COLOURS[number % len(_COLOURS)],
-            label=short_name(name),
-        )
-    best = np.maximum.accumulate([trial.score or 0.0 for trial in complete])
-    axes.step(
-        [trial.number + 1 for trial in complete], best, where="post", color=_INK, linewidth=1, label="best so far"
-    )
+    numbers = [trial.number + 1 for trial in trials]
+    _scatter(axes, numbers, trials)
+    best = np.maximum.accumulate([trial.score or 0.0 for trial in trials])
+    axes.step(numbers, best, where="post", color=_INK, linewidth=1, label="best so far")
     return _svg(figure, "Score of each trial", "trial", metric, legend=True)
 
 
@@ -84,13 +72,9 @@ def cost_plot(trials: Sequence[TrialRecord], metric: str, intervals: Mapping[str
     The best trial of each algorithm gets its interval.
     """
     figure, axes = _figure(3.0)
-    for index, name in enumerate(dict.fromkeys(trial.algorithm for trial in trials)):
-        own = [trial for trial in trials if trial.algorithm == name]
-        colour = _COLOURS[index % len(_COLOURS)]
-        milliseconds = [trial.rank_ms for trial in own]
-        label = short_name(name)
-        axes.scatter(milliseconds, [trial.score for trial in own], s=30, color=colour, label=label)
+    for name, colour in _scatter(axes, [trial.rank_ms for trial in trials], trials).items():
         if name in intervals:
+            own = [trial for trial in trials if trial.algorithm == name]
             best = max(own, key=lambda trial: trial.score or 0.0)
             axes.plot([best.rank_ms] * 2, intervals[name], color=colour, linewidth=1.2, marker="_", markersize=7)
     axes.set_xscale("log")
@@ -98,9 +82,17 @@ def cost_plot(trials: Sequence[TrialRecord], metric: str, intervals: Mapping[str
     return _svg(figure, label, "milliseconds of a single ranking", metric, legend=True)
 
 
-def algorithms_plot(
-    best: Sequence[TrialRecord], metric: str, intervals: Mapping[str, Sequence[float]] | None = None
-) -> Markup:
+def _scatter(axes: Any, across: Sequence[float | None], trials: Sequence[TrialRecord]) -> dict[str, str]:
+    """Draw the score of each trial at its place in `across`, and return the colour of each algorithm."""
+    names = list(dict.fromkeys(trial.algorithm for trial in trials))
+    colours = {name: _COLOURS[number % len(_COLOURS)] for number, name in enumerate(names)}
+    for name, colour in colours.items():
+        own = [(x, trial.score) for x, trial in zip(across, trials, strict=True) if trial.algorithm == name]
+        axes.scatter(*zip(*own, strict=True), s=30, color=colour, label=short_name(name))
+    return colours
+
+
+def algorithms_plot(best: Sequence[TrialRecord], metric: str, intervals: Mapping[str, Sequence[float]]) -> Markup:
     """Draw the best score of each algorithm with its interval, and a dashed line at the baseline TopPop."""
     figure, axes = _figure(0.9 + 0.42 * len(best))
     ordered = list(reversed(best))
@@ -110,7 +102,7 @@ def algorithms_plot(
     axes.barh(names, scores, color=colours, height=0.6)
     ends = list(scores)
     for height, (trial, score) in enumerate(zip(ordered, scores, strict=True)):
-        span = (intervals or {}).get(trial.algorithm)
+        span = intervals.get(trial.algorithm)
         if span is not None:
             axes.plot(span, [height, height], color=_INK, linewidth=1.2, marker="|", markersize=7)
             ends[height] = max(score, span[1])

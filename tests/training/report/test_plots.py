@@ -25,8 +25,8 @@ from svc.training.report.plots import (
 )
 
 
-def trial(number: int, algorithm: str, score: float | None) -> TrialRecord:
-    return TrialRecord(number, algorithm, {}, "complete", score, {"ndcg": score or 0.0}, None, 1.0)
+def trial(number: int, algorithm: str, score: float) -> TrialRecord:
+    return TrialRecord(number, algorithm, {}, "complete", score, {"ndcg": score}, None, 1.0)
 
 
 TRIALS = [trial(0, "IALSRecommender", 0.2), trial(1, "TopPopRecommender", 0.1), trial(2, "IALSRecommender", 0.3)]
@@ -115,8 +115,8 @@ def errors(axes: Axes) -> list[list[float]]:
 
 
 def test_the_search_is_drawn_with_its_best_score_so_far(axes_of: Callable[..., list[Axes]]) -> None:
-    """Trials count from 1. A trial without a score is not drawn."""
-    (axes,) = axes_of(search_plot, [*TRIALS, trial(3, "TopPopRecommender", None), trial(4, "X", 0.25)], "ndcg@5")
+    """Trials count from 1."""
+    (axes,) = axes_of(search_plot, [*TRIALS, trial(4, "X", 0.25)], "ndcg@5")
     assert points(axes) == {"IALS": [[1, 0.2], [3, 0.3]], "TopPop": [[2, 0.1]], "X": [[5, 0.25]]}
     assert lines(axes) == [[(1, 0.2), (2, 0.2), (3, 0.3), (5, 0.3)]]
     assert words(axes) == ["IALS", "TopPop", "X", "best so far"]
@@ -144,9 +144,9 @@ def test_algorithms_are_drawn_beside_popularity(axes_of: Callable[..., list[Axes
     assert [text.xy for text in axes.texts] == [(0.1, 0), (0.35, 1)]
     assert axes.get_xlim() == pytest.approx((0, 0.35 * 1.18))
     assert axes.get_xlabel() == "ndcg@5"
-    (alone,) = axes_of(algorithms_plot, [TRIALS[2]], "ndcg@5")
+    (alone,) = axes_of(algorithms_plot, [TRIALS[2]], "ndcg@5", {})
     assert (lines(alone), list(bars(alone))) == ([], ["IALS"])
-    (nothing,) = axes_of(algorithms_plot, [trial(0, "IALSRecommender", 0.0)], "ndcg@5")
+    (nothing,) = axes_of(algorithms_plot, [trial(0, "IALSRecommender", 0.0)], "ndcg@5", {})
     assert nothing.get_xlim()[1] > 0
 
 
