@@ -100,26 +100,24 @@ def train_or_raise(loaded: LoadedRecipe, options: TrainOptions, settings: Settin
     return artifact
 
 
-@dataclass(slots=True)
 class _Run:
-    loaded: LoadedRecipe
-    options: TrainOptions
-    settings: Settings
-    progress: Progress
-    server: ForkServer | None = None
-    inputs: Inputs = field(init=False)
-    outcome: Outcome = field(init=False)
-    report: RunReport = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.inputs = Inputs(self.loaded.base_dir)
-        options = self.options
-        self.outcome = Outcome(self.name, options.run_id, self.progress)
-        self.report = RunReport(options.report, self.loaded, self.settings, self.progress)
-
-    @property
-    def name(self) -> str:
-        return self.loaded.recipe.name
+    def __init__(
+        self,
+        loaded: LoadedRecipe,
+        options: TrainOptions,
+        settings: Settings,
+        progress: Progress,
+        server: ForkServer | None = None,
+    ) -> None:
+        self.loaded = loaded
+        self.options = options
+        self.settings = settings
+        self.progress = progress
+        self.server = server
+        self.name = loaded.recipe.name
+        self.inputs = Inputs(loaded.base_dir)
+        self.outcome = Outcome(self.name, options.run_id, progress)
+        self.report = RunReport(options.report, loaded, settings, progress)
 
     def run(self) -> TrainingOutcome:
         logs.emit(events.TRAINING_STARTED, recipe=self.name, run_id=self.options.run_id)
@@ -269,7 +267,6 @@ class _Run:
         measured = replace(measured, winner=measured.winner if self._rules else None)
         self.progress.phase("training the final model")
         final = train_final(task, result, learned if learned is not None and learned.ships else None)
-        matrix, model = final.matrix, final.model
         cold_start = self._cold_start(task, result, final)
         new_items = self._new_items(task, result, final)
         facts = RunFacts(
@@ -277,9 +274,8 @@ class _Run:
             trained_at=now(),
             kid=keys.active[0],
             fingerprint=signing.signer_fingerprint(keys.active[1], self.settings.artifact_signature),
-            data=task.data,
-            n_interactions=int(matrix.nnz),
-            n_heldout=task.split.n_heldout,
+            task=task,
+            n_interactions=int(final.matrix.nnz),
             n_trials=1 if reused else task.plan.total + sum(1 for trial in result.trials if trial.parts),
             result=result,
             measured=measured,
@@ -288,23 +284,22 @@ class _Run:
             new_items=new_items,
             features_active=final.aware is not None,
             parts=final.parts,
-            rank_ms=rank_ms(model),
+            rank_ms=rank_ms(final.model),
             ranker=None if learned is None else learned.as_fields(),
         )
-        head = header(self.loaded, facts) | fresh_fields(
-            self.loaded, self.settings, keys, facts.trained_at, self.inputs
-        )
+        head = header(facts) | fresh_fields(self.loaded, self.settings, keys, facts.trained_at, self.inputs)
         # The comparison comes last, because another training may have replaced the live model in the meantime.
         promotion = self._decide(task, measured, learned, facts.rank_ms, keys)
         head |= {} if promotion is None else {"promotion": promotion}
         earlier = self.report.earlier(keys)
         self.progress.phase("writing the artifact")
-        published = publish(self.loaded, head, model, keys, self.settings, move=not _is_refused(promotion))
-        exit_code = 0 if published.promoted or published.held else REFUSED
         decision = None if promotion is None else promotion["decision"]
+        move = promotion is None or promotion["mode"] == "report" or decision == "promoted"
+        published = publish(self.loaded, head, final.model, keys, self.settings, move=move)
+        exit_code = 0 if published.promoted or published.held else REFUSED
         done = TrainingOutcome(exit_code, published.artifact, decision)
         self.outcome.kept, self.outcome.written = published.kept, done
-        self.report.write(head, model, earlier)
+        self.report.write(head, final.model, earlier)
         self.outcome.done(head, published, result, self.loaded.path, exit_code)
         return done
 
@@ -371,7 +366,3 @@ class _Run:
 
         self.progress.phase("evaluating new items")
         return evaluate_new_items(task, result, final.aware, declared)
-
-
-def _is_refused(promotion: Mapping[str, Any] | None) -> bool:
-    return promotion is not None and promotion["mode"] == "enforce" and promotion["decision"] == "refused"

@@ -57,30 +57,14 @@ def validate(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, s
     such as an empty vocabulary of features, are not found.
     """
     training = loaded.recipe.training
-    items: set[str] = set()
-    frame_checks: dict[str, FrameCheck] = {"source": partial(_row_warnings, loaded.recipe, items)}
-    if loaded.recipe.item_metadata is not None:
-        frame_checks["item_metadata.source"] = partial(_metadata_warnings, loaded.recipe.item_metadata, items)
-    frame_checks |= _feature_checks(loaded.recipe)
     yield from _check("algorithms", lambda: _algorithms(training.algorithms))
     yield Check("training.split", True, loaded.recipe.training.split.scheme)
     yield from _check("training.storage_path", lambda: _storage(training.storage_path, loaded))
-    for name, spec, context in _sources(loaded, settings, variables):
-        yield from _check(name, partial(_probe_source, spec, context, frame_checks.get(name)))
+    for name, spec, context, check_frame in _sources(loaded, settings, variables):
+        yield from _check(name, partial(_probe_source, spec, context, check_frame))
         rating = rating_hint(loaded, context) if name == "source" else None
         if rating is not None:
             yield Check(name, True, f"warning: {rating.message}")
-
-
-def _feature_checks(recipe: Recipe) -> dict[str, FrameCheck]:
-    """Return the checks of feature tables with texts or vectors, by the field of the recipe."""
-    names: tuple[SideName, ...] = ("item", "user")
-    sides = [(name, getattr(recipe.features, name, None)) for name in names]
-    return {
-        f"features.{name}.source": partial(sample_warnings, side, name)
-        for name, side in sides
-        if side is not None and any(column.kind in ("text", "vector") for column in side.columns)
-    }
 
 
 def _check(name: str, check: Callable[[], Iterable[str]]) -> Iterator[Check]:
@@ -105,31 +89,24 @@ def _storage(storage_path: str, loaded: LoadedRecipe) -> list[str]:
 
 def _sources(
     loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str]
-) -> Iterator[tuple[str, SourceSpec, SourceContext]]:
-    recipe = loaded.recipe
-    yield "source", recipe.source, interaction_context(loaded, settings, variables)
-    for name in ("item", "user"):
+) -> Iterator[tuple[str, SourceSpec, SourceContext, FrameCheck | None]]:
+    """Yield the field of the recipe, the source, its context and the check of its first rows, for each table."""
+    recipe, items = loaded.recipe, set[str]()
+    context = interaction_context(loaded, settings, variables)
+    yield "source", recipe.source, context, partial(_row_warnings, recipe, items)
+    names: tuple[SideName, ...] = ("item", "user")
+    for name in names:
         side = getattr(recipe.features, name, None)
         if side is not None:
-            yield f"features.{name}.source", side.source, feature_context(loaded, side, settings, variables)
-    for field, (spec, columns) in _served_tables(loaded.recipe).items():
-        needed = tuple(dict.fromkeys(columns))
-        context = SourceContext.for_served_table(loaded.base_dir, settings, variables, columns[0], needed)
-        yield field, spec, context
-
-
-def _served_tables(recipe: Recipe) -> dict[str, tuple[SourceSpec, tuple[str, ...]]]:
-    """Return the source and the columns of each table that a server reads, by the field of the recipe.
-
-    The first column is that of the ids.
-    """
-    tables: dict[str, tuple[SourceSpec, tuple[str, ...]]] = {}
+            context = feature_context(loaded, side, settings, variables)
+            yield f"features.{name}.source", side.source, context, partial(sample_warnings, side, name)
+    served = partial(SourceContext.for_served_table, loaded.base_dir, settings, variables)
     if (metadata := recipe.item_metadata) is not None:
-        names = (metadata.id_column, *metadata.fields, *metadata.filter_kinds)
-        tables["item_metadata.source"] = (metadata.source, names)
-    if (availability := recipe.serving.availability) is not None:
-        tables["serving.availability.source"] = (availability.source, (availability.id_column,))
-    return tables
+        columns = dict.fromkeys((metadata.id_column, *metadata.fields, *metadata.filter_kinds))
+        context = served(metadata.id_column, tuple(columns))
+        yield "item_metadata.source", metadata.source, context, partial(_metadata_warnings, metadata, items)
+    if (available := recipe.serving.availability) is not None:
+        yield "serving.availability.source", available.source, served(available.id_column, (available.id_column,)), None
 
 
 def _row_warnings(recipe: Recipe, items: set[str], frame: pandas.DataFrame) -> list[str]:

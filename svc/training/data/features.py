@@ -137,16 +137,13 @@ def _table(frame: pd.DataFrame, id_column: str, name: SideName, ids: Sequence[st
     matched = int(np.count_nonzero(row_of >= 0))
     logs.emit(events.FEATURE_AXIS_COVERAGE, side=name, matched=matched, total=len(ids))
     if not matched:
-        raise FeatureAxisError(_no_overlap(name, id_column, ids, [names[code] for code in codes[first][:_SAMPLE]]))
+        own_ids = [names[code] for code in codes[first][:_SAMPLE]]
+        raise FeatureAxisError(
+            f"features.{name}: no {name} id of the interactions is in the column {id_column!r} of the feature table. "
+            f"The interactions have ids such as {list(ids[:_SAMPLE])}, the table has {own_ids}. Ids are compared as "
+            "text and never converted: a blank cell turns whole numbers into 1.0, 2.0 unless the type is pinned to str."
+        )
     return _Table(frame[first].reset_index(drop=True), np.flatnonzero(first) + 1, row_of)
-
-
-def _no_overlap(name: SideName, id_column: str, ids: Sequence[str], own_ids: Sequence[str]) -> str:
-    return (
-        f"features.{name}: no {name} id of the interactions is in the column {id_column!r} of the feature table. "
-        f"The interactions have ids such as {list(ids[:_SAMPLE])}, the table has {list(own_ids)}. Ids are compared as "
-        "text and never converted: a blank cell turns whole numbers into 1.0, 2.0 unless the type is pinned to str."
-    )
 
 
 def _fit_column(values: pd.Series, declared: Any, limit: int) -> tuple[Column, sparse.csr_matrix]:

@@ -237,15 +237,13 @@ def check_thresholds(interactions: Interactions, cleansing: Cleansing) -> None:
     One row, one user and two items are required in any case.
     """
     counts = interactions.counts
-    least = {
-        f"min_{counted}": minimum if (minimum := getattr(cleansing, f"min_{counted}")) is not None else model_needs
-        for counted, model_needs in _MODEL_NEEDS.items()
-    }
-    short = [
-        f"{counts[f'n_{counted}']} {counted} where {_at_least(counted, least[f'min_{counted}'], model_needs)}"
-        for counted, model_needs in _MODEL_NEEDS.items()
-        if counts[f"n_{counted}"] < max(least[f"min_{counted}"], model_needs)
-    ]
+    least: dict[str, int] = {}
+    short = []
+    for counted, model_needs in _MODEL_NEEDS.items():
+        minimum = getattr(cleansing, f"min_{counted}") or model_needs
+        least[f"min_{counted}"] = minimum
+        if counts[f"n_{counted}"] < max(minimum, model_needs):
+            short.append(f"{counts[f'n_{counted}']} {counted} where {_at_least(counted, minimum, model_needs)}")
     if short:
         raise MinDataViolation(
             f"the cleaned data has {', '.join(short)}. {_what_to_do(interactions)}", fields={**counts, **least}

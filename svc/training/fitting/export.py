@@ -43,14 +43,10 @@ def to_scorer(recommender: Any, class_name: str, columns: Columns = AS_TRAINED) 
 
     `class_name` is the algorithm's name in a recipe.
 
-    Raise TrainingError for a class that cannot be served, for vectors or weights that are not finite in float32, and
-    for iALS parameters with which the vector of a new user or item may not be unique.
+    Raise TrainingError for vectors or weights that are not finite in float32, and for iALS parameters with which the
+    vector of a new user or item may not be unique.
     """
-    try:
-        make = _SCORERS[class_name]
-    except KeyError:
-        raise TrainingError(f"{class_name} cannot be served; these can: {', '.join(_SCORERS)}") from None
-    return make(recommender, columns)
+    return _SCORERS[class_name](recommender, columns)
 
 
 def most_chosen_first(X: Any) -> NDArray[np.int32]:  # noqa: N803

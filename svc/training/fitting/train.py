@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import queue
 import re
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -216,19 +216,16 @@ def run_in_thread(work: Callable[[], Any]) -> Any:
     Ctrl-C stays effective, because the main thread only waits here, and Python raises KeyboardInterrupt in it. The new
     thread is a daemon, and is then abandoned.
     """
-    ended: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+    ended: Future[Any] = Future()
 
     def run() -> None:
         try:
-            ended.put((work(), None))
+            ended.set_result(work())
         except BaseException as error:
-            ended.put((None, error))
+            ended.set_exception(error)
 
     threading.Thread(target=run, name="training", daemon=True).start()
-    result, error = ended.get()
-    if error is not None:
-        raise error
-    return result
+    return ended.result()
 
 
 def set_self_weights(recommender: Any, params: Params) -> None:

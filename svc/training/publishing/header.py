@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -14,11 +14,10 @@ import numpy as np
 import svc
 from svc.model.columns.text_column import TextColumn
 from svc.model.features import FEATURE_VERSION, SideEncoder
-from svc.recipe.load import LoadedRecipe
-from svc.training.data.fetch import TrainingData
 from svc.training.judging.measurements import WinnerMeasurements
 from svc.training.judging.metrics import PER_USER
 from svc.training.judging.search_result import SearchResult
+from svc.training.judging.task import Task
 
 _DIGITS = 10
 _MOST_TRIALS = 400
@@ -30,10 +29,10 @@ have more.
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """What `header` needs besides the loaded recipe: facts about the run, the data, the search and the final model.
+    """What `header` needs: the inputs of the training, and facts about the run, the search and the final model.
 
     - `fingerprint` identifies the signing key `kid`.
-    - `n_interactions` is the number of pairs in the final model's matrix, and `n_heldout` the number of held-out pairs.
+    - `n_interactions` is the number of pairs in the final model's matrix.
     - `n_trials` is the planned number of trials, and one more for a blend. It is 1 for a refit.
     - `measured`, `curves`, `cold_start` and `new_items` have fields of the header's block `evaluation`.
     - `parts` describes the parts of the final model (see `FinalModel`).
@@ -45,9 +44,8 @@ class RunFacts:
     trained_at: str
     kid: str
     fingerprint: str
-    data: TrainingData
+    task: Task
     n_interactions: int
-    n_heldout: int
     n_trials: int
     result: SearchResult
     measured: WinnerMeasurements
@@ -55,14 +53,15 @@ class RunFacts:
     cold_start: Mapping[str, Any]
     new_items: Mapping[str, Any] | None
     features_active: bool
-    parts: Sequence[Mapping[str, Any]]
+    parts: list[dict[str, Any]]
     rank_ms: float
-    ranker: Mapping[str, Any] | None = None
+    ranker: Mapping[str, Any] | None
 
 
-def header(loaded: LoadedRecipe, facts: RunFacts) -> dict[str, Any]:
+def header(facts: RunFacts) -> dict[str, Any]:
     """Return the fields of the header as plain JSON values, without `promotion` and those of `fresh_fields`."""
-    training, best = loaded.recipe.training, facts.result.best
+    loaded, best = facts.task.loaded, facts.result.best
+    training = loaded.recipe.training
     fields = {
         "kid": facts.kid,
         "fingerprint": facts.fingerprint,
@@ -91,7 +90,7 @@ def header(loaded: LoadedRecipe, facts: RunFacts) -> dict[str, Any]:
             **({"cold_start": dict(facts.cold_start)} if facts.cold_start else {}),
             **({} if facts.new_items is None else {"new_items": dict(facts.new_items)}),
         },
-        "data_stats": data_stats(facts),
+        "data_stats": _data_stats(facts),
         "rank_ms": facts.rank_ms,
     }
     if best.recency:
@@ -103,7 +102,7 @@ def header(loaded: LoadedRecipe, facts: RunFacts) -> dict[str, Any]:
     if facts.ranker is not None:
         fields["ranker"] = dict(facts.ranker)
     if facts.parts:
-        fields["parts"] = [dict(part) for part in facts.parts]
+        fields["parts"] = facts.parts
     if loaded.recipe.features is not None:
         fields["features"] = _features(facts)
     return fields
@@ -119,13 +118,13 @@ def _recipe(unexpanded: Mapping[str, Any]) -> dict[str, Any]:
     return {key: block for key, block in unexpanded.items() if key not in ("source", "features", "item_metadata")}
 
 
-def data_stats(facts: RunFacts) -> dict[str, Any]:
-    interactions = facts.data.interactions
+def _data_stats(facts: RunFacts) -> dict[str, Any]:
+    interactions = facts.task.data.interactions
     return {
         **interactions.counts,
         "n_interactions": facts.n_interactions,
         "density": round(facts.n_interactions / (len(interactions.user_ids) * len(interactions.item_ids)), _DIGITS),
-        "n_heldout_interactions": facts.n_heldout,
+        "n_heldout_interactions": facts.task.split.n_heldout,
         "drop_count": interactions.drop_count,
         **interactions.filter_counts,
         **({} if interactions.future is None else {"future_times": interactions.future.count}),
@@ -181,7 +180,7 @@ def _course(result: SearchResult) -> dict[str, list[Any]]:
 
 def _features(facts: RunFacts) -> dict[str, Any]:
     """Return the block `features`. `active` is True if a part of the model answers requests with features."""
-    sides = facts.data.sides
+    sides = facts.task.data.sides
     return {
         "version": FEATURE_VERSION,
         "active": facts.features_active,

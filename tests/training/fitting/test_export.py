@@ -45,12 +45,6 @@ from svc.training.fitting.trial import TrialRecord
 from tests.model.ranker.records import random_ranker
 
 
-def test_an_unknown_class_is_refused() -> None:
-    """The error names the classes that can be served."""
-    with pytest.raises(TrainingError, match="TopPopRecommender"):
-        to_scorer(object(), "P3alphaRecommender")
-
-
 def test_factors_that_are_not_finite_are_refused() -> None:
     """A training that ended in infinite values gives no artifact."""
     matrix = sps.csr_matrix(np.eye(9, dtype=np.float64) + np.eye(9, k=1))

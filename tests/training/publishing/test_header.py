@@ -103,7 +103,7 @@ def test_a_header_names_its_recipe_run_and_versions(make_recipe: Make) -> None:
 def test_a_header_has_the_course_of_the_search(make_recipe: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counts are those of all trials. Of more than 400 complete trials, every n-th is listed."""
     seen: list[RunFacts] = []
-    monkeypatch.setattr(runs, "header", lambda loaded, facts: seen.append(facts) or header(loaded, facts))
+    monkeypatch.setattr(runs, "header", lambda facts: seen.append(facts) or header(facts))
     loaded = make_recipe(training=training("TopPop"))
     run(loaded)
 
@@ -116,7 +116,7 @@ def test_a_header_has_the_course_of_the_search(make_recipe: Make, monkeypatch: p
         result = SearchResult(trials, seconds=1.23456, n_orphaned=2, workers=3)
         measured = WinnerMeasurements(intervals={IALS: [1.0, 2.0]})
         facts = dataclasses.replace(seen[0], n_trials=9, result=result, measured=measured)
-        found: dict[str, Any] = header(loaded, facts)["tuning"]
+        found: dict[str, Any] = header(facts)["tuning"]
         return found
 
     ended = [record(5, "pruned"), record(6, "pruned", too_slow=True), record(7, "failed")]

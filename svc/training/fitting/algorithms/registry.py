@@ -8,7 +8,7 @@ limits some ranges.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
@@ -118,17 +118,8 @@ def _of_items(n_items: int) -> float:
     return _UNOBSERVED_WEIGHT / n_items
 
 
-def _by_catalogue(large: Any, other: Any) -> Callable[[int], Any]:
-    """Return a function of the number of items that returns `large` for a large catalogue, else `other`.
-
-    `large` and `other` may themselves be functions of the number of items, which are then called.
-    """
-
-    def choose(n_items: int) -> Any:
-        value = large if n_items >= _LARGE_CATALOGUE else other
-        return value(n_items) if callable(value) else value
-
-    return choose
+def _is_large(n_items: int) -> bool:
+    return n_items >= _LARGE_CATALOGUE
 
 
 _TABLE = (
@@ -141,13 +132,13 @@ _TABLE = (
             # Large catalogues need more components and less regularization. Sparse small ones need less weight on
             # items that were not chosen.
             {
-                "n_components": _by_catalogue(128, 64),
+                "n_components": lambda n_items: 128 if _is_large(n_items) else 64,
                 # A third of the weight suits small catalogues. The full weight with twice the components loses on
                 # sparse data (0.058 instead of 0.105) and film ratings (0.114 instead of 0.139), and wins only on dense
                 # data (0.413 instead of 0.384).
-                "alpha0": _by_catalogue(_of_items, lambda n_items: _of_items(n_items) / 3),
-                "reg": _by_catalogue(0.003, 0.012),
-                "mean_prior": _by_catalogue(large=False, other=True),
+                "alpha0": lambda n_items: _of_items(n_items) / (1 if _is_large(n_items) else 3),
+                "reg": lambda n_items: 0.003 if _is_large(n_items) else 0.012,
+                "mean_prior": lambda n_items: not _is_large(n_items),
             },
         ),
         # For every recipe that uses the order of histories, whose histories may be sessions. These are short. They need
