@@ -98,7 +98,7 @@ class SealedMemory(_MemoryFile):
 
     @classmethod
     def of(cls, parts: Iterable[bytes | memoryview]) -> Self:
-        """Create a file of `parts`, end to end. If they are empty, it has one zero byte, because mmap needs one."""
+        """Create a file of the concatenated `parts`, or of one zero byte if they are empty, because mmap needs one."""
         descriptor = os.memfd_create("svc-model", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         with _closed_on_error(descriptor):
             size = sum(_append(descriptor, part) for part in parts)

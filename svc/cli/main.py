@@ -1,7 +1,7 @@
 """The `svc` command: its subcommands, and the handling of their errors.
 
-The exit code is the command's own, by default 0, or the `exit_code` of an SvcError, 1 for an unexpected error, 2 for
-wrong usage, and 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM.
+The exit code is what the command returns, by default 0. It is the `exit_code` of an SvcError, 1 for an unexpected
+error, 2 for wrong usage, and 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM.
 
 Commands import their libraries inside functions, so that `svc --help` takes 0.5 s of processor time. With the imports
 of training and serving it would take 4.5 s.

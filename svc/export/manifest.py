@@ -1,8 +1,8 @@
 """The manifest beside an export, and the merging of parts into one export.
 
 A manifest has the number of rows, the model, and digests that prove that the export is complete. It is written after
-the files that it describes. A reader of a new address that waits for it never reads half an export. At an address that
-is written again, a reader must also compare the digests, because the earlier manifest stays until the end.
+the files that it describes. So a reader that waits for the manifest never reads half an export. If an export overwrites
+an earlier one, the earlier manifest stays until the end, so the reader must also compare the digests.
 
 A merge checks that all parts exist, are undamaged and of one model and request, and then writes a manifest for them.
 """

@@ -505,7 +505,7 @@ class Model(Stored):
         return [self.hidden_new_ids.at(row) for row in _hidden_items(self.hidden_new, user, brings_back=brings_back)]
 
     def known_user(self, user: int, *, limit: int, restriction: Restriction = UNRESTRICTED) -> Query:
-        """Return the query for a training user, by row, as for a request with the user id alone."""
+        """Return the query for the training user in row `user`, as from a request that has only a user id."""
         query, _ = self._queries.build(limit, (), restriction, include_seen=self.repeats)
         if restriction.new is not None:
             query = with_candidates(query, restriction, self._hidden_new_of(user))

@@ -27,7 +27,7 @@ class UserRanker:
         embedder: FeatureEmbedder | None,
         moments: Moments | None = None,
     ) -> None:
-        """Summarize the users, and measure their `moments` unless these are given.
+        """Prepare the scores of users, and compute the `moments` of these scores unless they are given.
 
         `hidden` are the items that must not be shown to a user, if the model has such items.
         """

@@ -260,7 +260,10 @@ class Training(Block):
 
     @property
     def trains_on_times(self) -> bool:
-        """Return whether some model depends on the times of interactions, regardless of the split."""
+        """Return whether `time_decay` or an algorithm makes a model depend on the times of interactions.
+
+        `Recipe.trains_on_times` also considers the other settings that need times.
+        """
         return self.time_decay is not None or TRANSITIONS in self.algorithms
 
     @field_validator("algorithms")

@@ -1,1 +1,1 @@
-"""Feature columns of texts and of vectors: they encode a value as places of a feature vector."""
+"""Feature columns of texts and of vectors: they encode a value as entries of a feature vector."""

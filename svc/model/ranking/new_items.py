@@ -16,9 +16,9 @@ from svc.model.ranking.rerank import Share
 
 
 class Descriptions(NamedTuple):
-    """The encoded features of many items, end to end.
+    """The encoded feature vectors (`Encoded`) of many items, concatenated.
 
-    The places and values of item i are at `starts[i]:starts[i + 1]`. `dim` is the length of each vector.
+    The vector of item i is at `starts[i]:starts[i + 1]` of `places` and `values`. `dim` is the length of each vector.
     """
 
     starts: NDArray[np.intp]

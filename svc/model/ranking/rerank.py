@@ -28,8 +28,10 @@ from svc.model.ranking.item_sets import ItemSet, reaching
 ROTATED: Final = 100
 """The number of best items that rotation moves. They change places among themselves, so later pages stay the same."""
 _HASH_BITS: Final = 52
-"""The bits of a hash that are used. With no more bits, the hash plus a half is exact as a float, so that the noise is
-never computed from 0 or 1, which would make it infinite."""
+"""The number of bits of a hash that are used. The hash plus 0.5 is then exact in float64.
+
+So the noise is never computed from exactly 0 or 1, for which it would be infinite.
+"""
 
 
 class Rotation(NamedTuple):
@@ -290,7 +292,7 @@ def _value_candidates(candidates: Candidates, boosts: Sequence[Boost]) -> _Value
 
 
 def _order_candidates(candidates: Candidates, boosts: Sequence[Boost], most: int) -> _Valued:
-    """Return the candidates by descending value. With boosts, return only the best `most` of them."""
+    """Return the candidates by descending value. With boosts, return at least the `most` best, not all."""
     valued = _value_candidates(candidates, boosts)
     if not boosts or not len(candidates.items):
         return valued
@@ -299,7 +301,7 @@ def _order_candidates(candidates: Candidates, boosts: Sequence[Boost], most: int
 
 
 def _best(valued: _Valued, positions: NDArray[np.intp], most: int) -> NDArray[np.intp]:
-    """Return the `most` best of these positions, and a few more, by descending value and ascending ties."""
+    """Return the positions of at least the `most` best items, by descending value, equal values by ascending tie."""
     leaders = positions[reaching(valued.values[positions], most)]
     return leaders[np.lexsort((valued.ties[leaders], -valued.values[leaders]))]
 

@@ -25,7 +25,11 @@ Profile = tuple[NDArray[np.int32], NDArray[np.float64] | None]
 FEW_SHARE = 8
 """If at most one item in this many is allowed, only allowed items are scored. Else all are scored, then masked."""
 SPARE_TIMES = 2
-"""Factor on the number of best items among which `limit` allowed items are expected. So many are ranked first."""
+"""Safety factor on the number of items that are ranked at first.
+
+If a tenth of all items is allowed, `limit` allowed items are expected among the 10 · `limit` best, so twice as many are
+ranked.
+"""
 
 
 class Scorer(Stored, ABC):

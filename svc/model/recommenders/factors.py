@@ -51,7 +51,7 @@ class FactorScorer(Scorer):
         return self.search(queries, self.vectors(queries), history)
 
     def vectors(self, queries: Sequence[Query]) -> Matrix:
-        """Return the user vectors for the queries, (B, K). They are trained for known users, else from `embed_cold`."""
+        """Return the user vectors for the queries, (B, K): the trained vectors of known users, else `embed_cold`."""
         if len(queries) == 1:
             (query,) = queries
             return self.users[[query.user]].astype(np.float64) if query.user >= 0 else self.embed_cold(queries)
@@ -80,7 +80,10 @@ class FactorScorer(Scorer):
         return partial(self._scores_towards, float(np.sqrt(max(squares))))
 
     def _scores_towards(self, longest: float, vector: NDArray[np.float64]) -> UserScores:
-        """Return the scores, with their errors by the norm of the `longest` vector of a user."""
+        """Return all users' scores of the item with this `vector`, (K,), and a bound of their error.
+
+        `longest` is the largest norm of a user vector, from which the bound follows.
+        """
         components = self.users.shape[1]
         look = product_of_one(vector[:components].astype(np.float32), self.users).astype(np.float64)
         error = error_bound(len(vector), longest * float(np.linalg.norm(vector)))

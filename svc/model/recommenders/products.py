@@ -69,9 +69,8 @@ def inner_products(vectors: Matrix, factors: Matrix) -> Matrix:
 def product_of_one(vector: Matrix, factors: Matrix, out: Matrix | None = None) -> Matrix:
     """Return the inner products of `vector`, (K,), and the rows of `factors`, (m, K), as (m,).
 
-    An invalid operation gives no warning. OpenBLAS 0.3.31 with AVX-512 raises its flag beside correct products if K is
-    5 and an unused part of a register holds a signaling NaN. Scores of items that are not finite are found by the
-    rehearsal when a model is read.
+    Warnings of invalid operations are off, because OpenBLAS 0.3.31 with AVX-512 causes false ones: if K is 5 and an
+    unused part of a register holds a signaling NaN. Scores that are not finite are found when the model is rehearsed.
     """
     with np.errstate(invalid="ignore"):
         products: Matrix = np.dot(factors, vector, out=out)
@@ -120,7 +119,7 @@ ITEMS_AT_ONCE = 4096
 LEAST, MOST = 1e-15, 1e15
 """Bounds of the largest component of a user vector that is not zero, and of the largest norm of the item vectors.
 
-Outside of them, float32 operations leave their error bounds.
+Outside of them, the error bounds of float32 operations do not hold.
 """
 ROUNDINGS = 8
 """Upper bound of the number of float32 operations that make a score."""

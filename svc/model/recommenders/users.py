@@ -38,7 +38,7 @@ class ByColumn(NamedTuple):
 
     @classmethod
     def of(cls, columns: NDArray[np.int32], n_columns: int) -> ByColumn:
-        """Build the index from parts of the entries, whose sorting stays in the processor's cache."""
+        """Build the index. The entries are sorted in parts that fit into the processor's cache."""
         starts = np.append(0, np.bincount(columns, minlength=n_columns).cumsum())
         entries, following = np.empty(len(columns), dtype=np.uint32), starts[:-1].copy()
         step = max(SORTED_AT_ONCE, n_columns)
@@ -68,7 +68,7 @@ def _stable_order(columns: NDArray[np.int32], n_columns: int) -> NDArray[np.intp
 
 
 def spans(starts: NDArray[Any], lengths: NDArray[Any]) -> NDArray[np.intp]:
-    """Return the numbers from each start on, as many as the length beside it, end to end."""
+    """Return the concatenated ranges start..start + length of all pairs of `starts` and `lengths`."""
     ends = lengths.cumsum()
     numbers: NDArray[np.intp] = np.repeat(starts - ends + lengths, lengths)
     return numbers + np.arange(len(numbers))
@@ -93,9 +93,12 @@ class HistoryBlocks(NamedTuple):
 
     `users` are the rows of all users by descending length of their histories. A block covers some of these users in
     turn, and is an array, (longest history, users), that has the k-th item of each history in row k. Shorter histories
-    are padded with the number of items. Users without history are in no block. `columns` and `weights` hold the cells
-    of all blocks, end to end. Weights None: all are 1. `firsts`, (blocks + 1, 2), are the first cell and the place in
-    `users` of the first user of each block, then the numbers of all cells and users. `cells` are the cells by item.
+    are padded with the number of items. Users without history are in no block.
+
+    - `columns` and `weights` are the cells of all blocks, concatenated. Weights None: all are 1.
+    - `firsts`, (blocks + 1, 2), has the first cell of each block, and the position in `users` of its first user. The
+      last row has the number of cells and the number of users in blocks.
+    - `cells` is the index of the cells by item.
     """
 
     users: Rows
@@ -137,7 +140,7 @@ class HistoryBlocks(NamedTuple):
         first_cells, first_users = self.firsts[blocks].T
         places = first_users + (cells - first_cells) % np.diff(self.firsts[:, 1])[blocks]
         addends = weights[self.columns[cells]]
-        # `bincount` adds in float64, in the order of the cells, which is that of each history.
+        # `bincount` adds in float64 and in the order of the cells. So each history is summed in its own order.
         return np.bincount(
             self.users[places], addends if self.weights is None else addends * self.weights[cells], len(self.users)
         ).astype(np.float64, copy=False)

@@ -277,7 +277,7 @@ class Lane:
         return self._are_cheap(queries) and (alone or self._costs.measured_s(1) < INLINE_BESIDE_OTHERS_S)
 
     def _are_cheap(self, queries: Sequence[Query]) -> bool:
-        """Return True if all queries are plain, and scoring as many plain queries takes less than the INLINE limits."""
+        """Return True if all queries are plain, and calls of this size have taken less time than the INLINE limits."""
         size = len(queries)
         limit_s = min(INLINE_S + (size - 1) * INLINE_EACH_S, INLINE_MOST_S)
         return self._costs.measured_s(size) < limit_s and all(cost_of(query) is Cost.PLAIN for query in queries)

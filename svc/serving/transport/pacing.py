@@ -45,7 +45,7 @@ class Rank(IntEnum):
     """A connection that has been answered before. Also for the first packet of a body, and for new bytes on TLS."""
     NEWCOMER = 2
     """A connection without an answer so far."""
-    # Below NEWCOMER, because 500 clients that sent their bodies in small pieces delayed all other clients.
+    # Behind NEWCOMER, because otherwise 500 clients that sent their bodies in small pieces delayed all other clients.
     GOING_ON = 3
     """A connection that sends more before it is answered, such as a body in several packets or pipelined requests."""
     REFUSED = 4

@@ -93,11 +93,11 @@ class Search:
     _n_orphaned: int = 0
 
     def run(self) -> SearchResult:
-        """Run trials until the budget or the time is used, and return the finished trials that used the budget.
+        """Run trials until the budget is used up or the time is over, and return the result of the search.
 
         When the time is over, running trials are abandoned. But if no trial is complete by then, the search waits until
-        one is complete or none runs any more. Abandoned trials are marked as failed, also after an exception or an
-        interrupt, so that other processes can use their places in the budget.
+        one is complete or none runs any more. Abandoned trials are marked as failed, so that other processes can use
+        their places in the budget. This also happens after an exception or an interrupt.
         """
         started = time.monotonic()
         deadline = math.inf if self.timeout_s is None else started + self.timeout_s

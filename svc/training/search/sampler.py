@@ -277,11 +277,12 @@ def _move(value: Any, distribution: BaseDistribution, tried: Sequence[Any], rng:
 
 
 def _on_scale(value: float, distribution: IntDistribution | FloatDistribution) -> float:
+    """Return the value, or its logarithm if the range of the parameter is searched on a logarithmic scale."""
     return math.log(value) if distribution.log else value
 
 
 def _from_scale(at: float, distribution: IntDistribution | FloatDistribution) -> Any:
-    """Return the value of the parameter at position `at`, which is a logarithm if its range is logarithmic."""
+    """Return the permitted value nearest to `at`, a position on the scale of `_on_scale`."""
     value = math.exp(min(at, math.log(distribution.high))) if distribution.log else at
     return nearest(round(value) if isinstance(distribution, IntDistribution) else float(value), distribution)
 
