@@ -21,7 +21,7 @@ from svc.model.explain import POPULAR, Because, Disliked, PopularityReason, Reas
 from svc.model.model import Model
 from svc.model.ranking.filter_fields import NO_FIELDS, FilterFields
 from svc.model.ranking.item_sets import ItemSet, intersect
-from svc.model.ranking.new_items import NewItems
+from svc.model.ranking.new_items import NewItems, id_at
 from svc.model.ranking.query import Prepared, Query, Ranking
 from svc.serving.api.bodies.parsing import parse
 from svc.serving.api.bodies.requests import PopularQuery, RecommendRequest, RelatedRequest, UsersRequest
@@ -56,10 +56,7 @@ class Answerer:
 
     def item_id(self, column: int) -> str:
         """Return the id of an item of the model, or of a new item, by its column."""
-        n_items = self.model.n_items
-        if self.new_items is not None and column >= n_items:
-            return self.new_items.ids.at(column - n_items)
-        return self.model.item_ids.at(column)
+        return id_at(self.model.item_ids, self.new_items, column)
 
     def allowed_items(self, own: ItemSet | None = None) -> ItemSet | None:
         """Return the items that satisfy the recipe's filter and are in `own`, or None if all items may be shown.

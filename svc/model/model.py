@@ -366,14 +366,13 @@ class Model(Stored):
             return ranking
         scorer, new = self.scorer_of(query), query.new
         ranker = self.ranker if self._is_reordered(query) else None
-        if new is None or self._embedder is None:
-            ranking = apply_rules(query, ranking, self.n_items, scorer.similar, self._rank_unarranged)
-            return add_reasons(query, ranking, scorer, self.history, self.features, ranker=ranker)
-        similar = partial(self._embedder.similar, new=new.items, similar=scorer.similar)
+        similar, embedder = scorer.similar, None
+        if new is not None and self._embedder is not None:
+            embedder = self._embedder
+            similar = partial(embedder.similar, new=new.items, similar=scorer.similar)
         ranking = apply_rules(query, ranking, self.n_items, similar, self._rank_unarranged)
-        embedder = self._embedder
         ranking = add_reasons(query, ranking, scorer, self.history, self.features, ranker=ranker, embedder=embedder)
-        return with_reason_new(ranking, self.n_items)
+        return ranking if embedder is None else with_reason_new(ranking, self.n_items)
 
     def _rank_unarranged(self, queries: Sequence[Query]) -> list[Ranking]:
         if any(query.popular for query in queries):

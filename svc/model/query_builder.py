@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from svc.model.history import LEAST, History, Weights
 from svc.model.ids import IdFinder, IdTable
 from svc.model.ranking.item_sets import ItemSet, added_up, distinct, intersect
-from svc.model.ranking.new_items import NewItems
+from svc.model.ranking.new_items import NewItems, id_at
 from svc.model.ranking.query import (
     NO_ITEMS,
     NOTHING_GIVEN,
@@ -119,7 +119,7 @@ class QueryBuilder:
         if asked is None:
             return restriction, ()
         columns, times, unknown = self._known(asked.shown, restriction.new)
-        id_of = partial(self._id_of, restriction.new)
+        id_of = partial(id_at, self._item_ids, restriction.new)
         rotation = Rotation(*added_up(columns, times), asked.rotation, asked.seed, asked.shuffle, id_of)
         if rotation.moves:
             restriction = restriction._replace(rules=(restriction.rules or Rules())._replace(rotation=rotation))
@@ -158,11 +158,6 @@ class QueryBuilder:
         ignored = tuple(dict.fromkeys((*ignored_items, *(item for item, _ in gone))))
         active = rules if rules != Rules() or query.new is not None else None
         return prepared._replace(query=query._replace(rules=active), ignored_items=ignored, ignored_pins=gone)
-
-    def _id_of(self, new: NewItems | None, column: int) -> str:
-        if column < self._n_items or new is None:
-            return self._item_ids.at(column)
-        return new.ids.at(column - self._n_items)
 
     def _known(
         self, given: Sequence[tuple[str, float]], new: NewItems | None

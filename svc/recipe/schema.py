@@ -10,7 +10,6 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    field_validator,
     model_validator,
 )
 
@@ -150,6 +149,10 @@ def _baseline(name: object) -> object:
     return BASELINE if short == BASELINE.lower() else name
 
 
+def _each_once(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))
+
+
 HighestChange = Annotated[Number, Field(ge=0)]
 LowestChange = Annotated[Number, Field(ge=-1)]
 Opponent = Annotated[Literal["incumbent", "TopPop"], BeforeValidator(_baseline)]
@@ -190,7 +193,7 @@ class Promotion(Block):
     mode: Annotated[Literal["off", "report", "enforce"], BeforeValidator(bare_off)] = Field(
         default="off", description="report: decide and say so; enforce: a refused model does not go live, exit code 9."
     )
-    against: Annotated[tuple[Opponent, ...], Field(min_length=1)] = (INCUMBENT, BASELINE)
+    against: Annotated[tuple[Opponent, ...], Field(min_length=1), AfterValidator(_each_once)] = (INCUMBENT, BASELINE)
     min_relative_change: LowestChange = Field(
         default=-0.01, description="Of the training metric; the lower end of each interval must reach it."
     )
@@ -198,11 +201,6 @@ class Promotion(Block):
     guardrails: Guardrails = Field(
         default_factory=Guardrails, description="Bounds of relative changes from the incumbent."
     )
-
-    @field_validator("against")
-    @classmethod
-    def _each_once(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(names))
 
     @model_validator(mode="after")
     def _guardrails_have_an_incumbent(self) -> Self:

@@ -44,6 +44,13 @@ def ids_with(item_ids: IdTable, new: NewItems | None) -> IdTable:
     return item_ids if new is None else IdTable.from_ids([*item_ids.all(), *new.ids.all()])
 
 
+def id_at(item_ids: IdTable, new: NewItems | None, column: int) -> str:
+    """Return the id of an item of the model, or of a new item, by its column."""
+    if new is None or column < len(item_ids):
+        return item_ids.at(column)
+    return new.ids.at(column - len(item_ids))
+
+
 @dataclass(eq=False, repr=False)
 class NewItems:
     """The m items of a list that a model does not know. Reading is thread-safe.

@@ -208,7 +208,7 @@ def rerank(
     diversified = _diversify(choice, rules, wanted, similar)
     _continue(choice, rules, wanted)
     if len(choice.chosen) < wanted and not choice.ordered.is_whole:
-        whole = _whole(candidates)
+        whole = candidates if candidates.is_whole else candidates.whole()
         if rules.share is None:
             valued = _value_candidates(whole, rules.boosts)
             choice = choice.among(valued.rotate(_places(valued.items, best), order), rules)
@@ -273,12 +273,6 @@ def _reasons(items: Items, boosts: Sequence[Boost], rotated: set[int], diversifi
     by_rule = (("boosted", boosted), ("rotated", rotated), ("diversified", diversified))
     active = [(name, moved) for name, moved in by_rule if moved]
     return [tuple([name for name, moved in active if item in moved]) for item in items.tolist()]
-
-
-def _whole(candidates: Candidates) -> Candidates:
-    if candidates.is_whole:
-        return candidates
-    return candidates.whole()
 
 
 def _value_candidates(candidates: Candidates, boosts: Sequence[Boost]) -> _Valued:
