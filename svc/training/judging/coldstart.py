@@ -234,8 +234,8 @@ def intervals_of_draws(scores: Mapping[str, NDArray[np.float64]]) -> dict[str, l
 def ranker_of_held(side: SideName, served: Scorer, features: sparse.csr_matrix) -> Ranker:
     """Return a ranker of all items for held-out users, or of the held-out items for all users.
 
-    `features` are those of the held-out users or items. The ranker scores as a server would, but ranks held-out items
-    by the user vectors of the training, which a server solves for exactly.
+    `features` are those of the held-out users or items. For held-out users, the ranker ranks as a server does. For
+    held-out items, it uses the trained user vectors, while a server solves for user vectors exactly.
     """
     assert isinstance(served, IALSScorer), "no other algorithm learns from features"
     nothing = History(np.zeros(1, np.int32), NO_ITEMS)
@@ -307,7 +307,7 @@ def shared_values(fitted: FittedSide, trained: NDArray[np.int64]) -> sparse.csr_
     for column in fitted.encoder.encoders:
         block = fitted.matrix[:, start : start + column.width]
         start += column.width
-        if not column.width or column.kind == "vector":  # no two ids have the same vector
+        if not column.width or column.kind == "vector":  # ids hardly ever share a vector
             continue
         blocks.append(_bins(block, trained) if column.kind == "numerical" else block != 0)
     if not blocks:

@@ -85,7 +85,7 @@ def _group_users(scores: Matrix, rng: np.random.Generator) -> tuple[Matrix, Vect
 
 
 def central(resampled: Vector, value: float, influence: Vector, confidence: float) -> tuple[float, float]:
-    """Return the BCa interval of `value`. It always contains the value, and is only the value if no user moves it.
+    """Return the BCa interval of `value`. It contains the value, and both ends equal it if no user moves it.
 
     `resampled`, (n,), are the values over resampled users. `influence`, (users,), is the amount by which each user
     moves the value. For a mean, this is the user's score minus the mean.

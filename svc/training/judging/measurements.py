@@ -114,8 +114,8 @@ def _spans(
     """Yield the interval of the best trial of each algorithm, as (algorithm, [low, high]).
 
     Trials whose scores for each user are missing are left out. Without a `choice`, all trials are left out. The
-    winner's interval is corrected for the choice among all trials, and those of other algorithms for the choice among
-    the trials of the algorithm.
+    winner's interval is corrected for the choice among all trials. The interval of another algorithm is corrected for
+    the choice among the trials of that algorithm.
     """
     for name, trial in result.best_per_algorithm.items():
         if choice is not None and trial.number in by_trial:

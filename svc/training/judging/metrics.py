@@ -214,8 +214,8 @@ def _diversity(
 
     Coverage is the share of the training items that at least one ranking contains. The novelty of an item is −log2 of
     the share of users who have it: 1 if half of the users have it, 10 if one in a thousand. An item of no user counts
-    like an item of one. The novelty of the rankings is the mean over the items of a ranking, then over rankings that
-    are not empty. It is missing if every ranking is empty.
+    like an item of one user. The novelty of the rankings is the mean over the items of a ranking, then over rankings
+    that are not empty. It is missing if every ranking is empty.
     """
     shown = np.unique(np.fromiter((item for ranking in rankings for item in ranking), dtype=np.int64))
     yield _row(EVERYTHING, COVERAGE, len(shown) / max(len(training.popularity), 1), (None, None), len(rankings))

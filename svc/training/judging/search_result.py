@@ -53,10 +53,9 @@ class Reused:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """The trials of a search, and figures about the part of it that this process did.
+    """The trials of a search, and figures about the work of this process.
 
-    - `trials` are all finished trials of the study that used its budget, of every process, and the blend if there is
-      one.
+    - `trials` are the finished trials of all processes, without abandoned ones, and the blend if there is one.
     - `seconds` is the time that this process searched, and `n_orphaned` the number of trials that it abandoned.
     - `workers` is the number of trials that this process trained at once.
     - `by_user` has the scores for each user, (users,), of complete trials of this process, by trial number. Some trials

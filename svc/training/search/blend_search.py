@@ -45,13 +45,13 @@ from svc.training.search.prepare import SearchTask
 MOST_PARTS = 3
 _USERS_AT_ONCE = 128
 CANDIDATES = 100
-"""The number of best items of each user and part among which weights are compared, or twice the cutoff if more."""
+"""Weights are compared on this many best items of each user and part, or on twice the cutoff if that is more."""
 HALF_LIVES = (NO_DECAY, "3d", "14d", "60d")
-"""The half-lives to try for popularity as a part."""
+"""The half-lives to try for popularity as a part of a blend."""
 _STEPS = 10
 """The sum of the weights of a blend, so that one unit is a tenth."""
 _COARSE = 2
-"""The distance of neighbouring weights on the coarse grid, in tenths."""
+"""The step of the coarse grid of weights, in tenths."""
 
 Weights = tuple[int, ...]
 """The weight of each part in tenths, with sum 10. Popularity comes last, as one part for each half-life."""

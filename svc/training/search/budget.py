@@ -17,8 +17,9 @@ ALGORITHM = "svc:algorithm"
 OWNER = "svc:owner"
 BEAT = "svc:beat"
 SPENT = "svc:spent"
-"""Attributes of a trial: its algorithm, the process that trains it, that process's heartbeat counter, and the error by
-which a failed trial used up its place in the budget.
+"""Attributes of a trial: its algorithm, the process that trains it, that process's heartbeat counter, and its error.
+
+A failed trial without an error was abandoned and does not use the budget.
 """
 
 

@@ -167,7 +167,10 @@ class AlgorithmSampler:
         return space
 
     def _may_double(self, trial: FrozenTrial) -> bool:
-        """Return whether a trial with twice the model size, up to four times as long, is likely to finish in time."""
+        """Return whether a trial with twice the model size of `trial` is likely to finish in time.
+
+        It may take up to four times as long as `trial`.
+        """
         if self._most_seconds is None or trial.duration is None:
             return True
         return 4 * trial.duration.total_seconds() <= self._most_seconds

@@ -35,7 +35,7 @@ def attributes(fitted: Fitted, seconds: float) -> dict[str, object]:
 
 
 def records(trials: list[FrozenTrial]) -> list[TrialRecord]:
-    """Return a record of each finished trial that used the budget."""
+    """Return a record of each finished trial. Abandoned trials are left out."""
     return [_record(trial) for trial in trials if budget.uses_budget(trial) and trial.state.is_finished()]
 
 
