@@ -53,7 +53,7 @@ def draw_users(all_users: Interactions, n_users: int, seed: int) -> UserSample |
         return None
     rows = np.sort(np.random.default_rng([seed, 23]).permutation(n_all)[:n_users])
     row_of = np.full(n_all, -1, dtype=np.int32)
-    row_of[rows] = np.arange(n_users, dtype=np.int32)
+    row_of[rows] = np.arange(n_users)
     drawn = all_users.of_rows(np.flatnonzero(row_of[all_users.users] >= 0))
     hidden = all_users.hidden
     if hidden is not None:

@@ -168,6 +168,12 @@ def test_test_users_are_no_validation_users(scheme: str, test: float) -> None:
     assert parted.n_heldout == parted.heldout.nnz > 0
 
 
+def test_the_only_user_with_held_out_items_is_a_validation_user() -> None:
+    only = split(interactions([list(range(12)), [3]]), Split(scheme="random", heldout_ratio=0.3, seed=2, test=0.99))
+    assert only.test is None
+    assert only.n_heldout == only.heldout.nnz == 3
+
+
 def test_ordered_items_are_the_same_split() -> None:
     """In every matrix, column c is item `item_order[c]`. The item of most users comes first."""
     data = interactions([list(range(12)) for _ in range(6)])

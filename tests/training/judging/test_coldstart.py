@@ -27,7 +27,7 @@ from svc.training.judging.coldstart import (
 )
 from svc.training.judging.search_result import SearchResult
 from svc.training.judging.task import Task
-from tests.training.runs import Make, features_of, task_of, training
+from tests.training.runs import Log, Make, features_of, task_of, training
 
 
 @pytest.mark.parametrize("nu", [0.0, 1.0])
@@ -95,14 +95,20 @@ def test_features_of_pure_noise_show_no_skill(make_recipe: Make, tmp_path: Path,
     assert low <= cold["random"]["ndcg"] <= high
 
 
-def test_a_feature_that_predicts_popularity_shows_skill(make_recipe: Make, tmp_path: Path) -> None:
-    """The baseline reads popularity from bins of the number, the model from its encoded value."""
+def test_a_feature_that_predicts_popularity_shows_skill(make_recipe: Make, tmp_path: Path, log: Log) -> None:
+    """The baseline reads popularity from bins of the number, the model from its encoded value.
+
+    An event has the scores of both.
+    """
     task = _task(make_recipe, tmp_path, {"rank": [str(item) for item in range(120)]}, "numerical")
     cold = evaluate_cold_start(task, _trial(1.0), _search())["item"]
     for name in ("model", "popularity"):
         assert cold["intervals"][name][0] > cold["intervals"]["random"][1], name
     low, high = cold["intervals"]["lead_over_popularity"]
     assert low < cold["model"]["ndcg"] - cold["popularity"]["ndcg"] < high
+    (event,) = (record for record in log if record["event"] == "cold_start_evaluated")
+    assert (event["side"], event["metric"]) == ("item", "ndcg")
+    assert (event["score"], event["popularity_score"]) == (cold["model"]["ndcg"], cold["popularity"]["ndcg"])
 
 
 def test_the_baseline_sees_the_few_items_that_differ_from_most(make_recipe: Make, tmp_path: Path, log: Any) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from svc.training.judging import measurements
+from svc.training.judging.intervals import interval
 from tests.training.runs import Log, Make, header, run, small_training
 
 
@@ -28,7 +32,32 @@ def test_the_header_has_intervals_lead_and_test_scores(make_recipe: Make, log: L
     assert {"cutoffs", "recency", "diversity"}.isdisjoint(found)
     assert found["test"]["n_scored_users"] == 10
     assert found["test"]["interval"][0] <= found["test"]["ndcg"] <= found["test"]["interval"][1]
-    assert [record["event"] for record in log].count("winner_measured") == 1
+    (event,) = (record for record in log if record["event"] == "winner_measured")
+    assert (event["best_class"], event["metric"]) == (head["best_class"], "ndcg")
+    assert event["score"] == head["best_score"]
+    for name in ("interval", "n_scored_users", "n_users", "lead", "test"):
+        assert event[name] == found[name], name
+
+
+def test_intervals_are_corrected_for_the_choice_of_a_trial(make_recipe: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The winner was chosen among all trials, and the best of another algorithm among the trials of this algorithm."""
+    kept: list[measurements.WinnerMeasurements] = []
+    measure = measurements.measure_winner
+
+    def kept_too(*inputs: Any) -> measurements.WinnerMeasurements:
+        kept.append(measure(*inputs))
+        return kept[-1]
+
+    monkeypatch.setattr(measurements, "measure_winner", kept_too)
+    head = header(run(make_recipe(training=small_training(algorithms=["CosineKNN", "RP3beta"], n_trials=6))).artifact)
+    (measured,) = kept
+    assert measured.choice is not None
+    assert len(measured.intervals) == 2
+    for name, span in measured.intervals.items():
+        choice = measured.choice if name == head["best_class"] else measured.choice.among(name)
+        expected = interval(choice.scores[:, 0], seed=42, choice=choice)
+        assert span == pytest.approx(expected, abs=1e-6), name
+        assert choice.stretch(seed=42, confidence=0.95) > 1
 
 
 def test_trials_of_another_process_count_as_unknown(make_recipe: Make) -> None:

@@ -165,11 +165,15 @@ def test_a_trial_over_its_time_limit_is_abandoned(log: Log) -> None:
 
 
 def test_the_search_ends_when_its_time_is_over_but_not_without_a_model() -> None:
-    """The search waits for its first complete trial, and starts no other."""
+    """The search waits for its first complete trial, and starts no other. A later trial is abandoned."""
     gate = threading.Event()
     objective = Peak(lambda *_: gate.wait(0.5) and None)
     result = make({KNN: 50}, objective, timeout_s=0.01).run()
     assert len(result.completed) == 1
+    later = Peak(lambda *_: len(later.trained) > 1 and gate.wait(5) and None)
+    result = make({KNN: 50}, later, timeout_s=0.3).run()
+    assert len(result.completed) == 1
+    gate.set()
 
 
 def test_several_trials_run_at_once() -> None:

@@ -27,15 +27,22 @@ def test_first_guesses_lie_in_the_search_space(name: str, n_users: int, n_items:
 
 @pytest.mark.parametrize("name", TRAINABLE)
 def test_every_tuned_parameter_is_one_of_the_constructor(name: str) -> None:
-    """A range for a parameter that the class does not accept would fail every trial."""
+    """A range for a parameter that the class does not accept would fail every trial.
+
+    The arguments for threads and seed are set if the class has them.
+    """
     import numpy as np
     from scipy import sparse
 
     space = search_space(name, n_users=12, n_items=8)
     matrix = sparse.csr_matrix((np.random.default_rng(0).random((12, 8)) < 0.5).astype(np.float32))
     times = {"times": matrix.astype(np.int64)} if ALGORITHMS[name].takes_times else {}
+    algorithm = ALGORITHMS[name]
     for guess in space.guesses:
-        assert ALGORITHMS[name].irspack_class(matrix, **times, **guess) is not None
+        trained = algorithm.irspack_class(matrix, **times, **guess)
+        assert (algorithm.threads, algorithm.seed) == tuple(
+            argument if hasattr(trained, argument) else None for argument in ("n_threads", "random_seed")
+        )
 
 
 def test_bounds_of_sizes_are_capped_by_the_data() -> None:
