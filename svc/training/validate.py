@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -17,11 +17,11 @@ from svc.recipe.schema import Recipe
 from svc.recipe.serving_schema import ItemMetadata
 from svc.recipe.source_options import SourceSpec
 from svc.settings import Settings
-from svc.sources.base import DataSource, SourceContext, build_source
+from svc.sources.base import SourceContext, build_source
 from svc.sources.table import float_text
 from svc.training.data.doubts import doubts, rating_hint
 from svc.training.data.features import SideName, sample_warnings
-from svc.training.data.fetch import doubtful_unit, feature_context, interaction_context, uses_time
+from svc.training.data.fetch import feature_context, interaction_context, uses_time
 from svc.training.data.interactions import from_rows
 from svc.training.data.times import MANY
 from svc.training.data.where import kept_rows
@@ -130,8 +130,6 @@ def _row_warnings(recipe: Recipe, items: set[str], frame: pandas.DataFrame) -> l
     warnings = [unusable] if interactions.n_unusable > MANY * len(frame) else []
     if interactions.future is not None:
         warnings.append(f"{interactions.future.count} {first} have a time in the future: {interactions.future.detail}")
-    doubt = doubtful_unit(frame, recipe)
-    warnings += [] if doubt is None else [doubt]
     warnings += [warning.message for warning in doubts(frame, interactions, recipe)]
     n_hidden = 0 if rows.hides is None else int(rows.hides.sum())
     counts = [] if rows.n_dropped is None else [_count_kept(len(frame) - n_hidden, n_read)]
@@ -186,7 +184,13 @@ def _probe_source(spec: SourceSpec, context: SourceContext, check_frame: FrameCh
 
     These are left out if the source cannot return its first rows alone.
     """
-    frame = yield from _probe_and_sample(build_source(spec, context))
+    source = build_source(spec, context)
+    together, probe, sample = (getattr(source, name, None) for name in ("probe_and_sample", "probe", "sample"))
+    if together is not None:
+        frame: pandas.DataFrame | None = yield from together(SAMPLED_ROWS)
+    else:
+        yield from ["this source cannot be probed; a training will read it"] if probe is None else probe()
+        frame = None if sample is None else sample(SAMPLED_ROWS)
     if frame is None:
         return
     ids = (context.columns or ())[: 2 if context.purpose == "interactions" else 1]  # the ids come first
@@ -195,15 +199,3 @@ def _probe_source(spec: SourceSpec, context: SourceContext, check_frame: FrameCh
         yield from (f"warning: {float_text(name, value)}" for value in itertools.islice(floats, 1))
     if check_frame is not None:
         yield from check_frame(frame)
-
-
-def _probe_and_sample(source: DataSource) -> Generator[str, None, pandas.DataFrame | None]:
-    together, probe, sample = (getattr(source, name, None) for name in ("probe_and_sample", "probe", "sample"))
-    frame: pandas.DataFrame | None = None
-    if together is not None:
-        frame = yield from together(SAMPLED_ROWS)
-        return frame
-    yield from ["this source cannot be probed; a training will read it"] if probe is None else probe()
-    if sample is not None:
-        frame = sample(SAMPLED_ROWS)
-    return frame

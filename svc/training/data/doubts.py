@@ -13,11 +13,11 @@ import pandas as pd
 from svc.errors import MinDataViolation, SvcError
 from svc.recipe.filter_tree import NUMBER, parse_row_filter
 from svc.recipe.load import LoadedRecipe
-from svc.recipe.schema import Cleansing, Recipe
+from svc.recipe.schema import Cleansing, InteractionSchema, Recipe
 from svc.recipe.source_options import BUILT_IN_OPTIONS, Located
 from svc.sources.base import SourceContext, build_source
-from svc.training.data.interactions import Interactions
-from svc.training.data.times import looks_like_time
+from svc.training.data.interactions import Interactions, check_unused_times
+from svc.training.data.times import looks_like_time, odd_years
 from svc.training.data.weights import of_numbers
 
 MANY_REPEATS: Final = 0.1
@@ -48,12 +48,25 @@ class Doubt(NamedTuple):
 def doubts(frame: pd.DataFrame, interactions: Interactions, recipe: Recipe) -> Iterator[Doubt]:
     """Yield the warnings about the rows of `frame`, which became `interactions`.
 
-    Raise MinDataViolation if the recipe has a weight column in which no number is above 0.
+    Raise MinDataViolation if the recipe has a weight column in which no number is above 0, and the errors of
+    `check_unused_times` for a time column that the training does not use.
     """
+    yield from _time_unit(frame, interactions, recipe.schema_)
     yield from _repeats(interactions, recipe)
     yield from _swapped_columns(interactions, recipe)
     if recipe.schema_.weight_column is not None:
         yield from _weights(frame[recipe.schema_.weight_column], recipe.schema_.weight_column)
+
+
+def _time_unit(frame: pd.DataFrame, interactions: Interactions, schema: InteractionSchema) -> Iterator[Doubt]:
+    """Warn if the unit of the time column seems wrong, also if the training does not use this column."""
+    if schema.time_column is None:
+        return
+    if interactions.times is None:
+        check_unused_times(frame, schema)
+    message = odd_years(frame[schema.time_column], schema.time_unit)
+    if message is not None:
+        yield Doubt("time_unit_doubtful", "schema.time_unit", message)
 
 
 def _repeats(interactions: Interactions, recipe: Recipe) -> Iterator[Doubt]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from svc import events, logs
 from svc.errors import MinDataViolation
@@ -21,13 +21,9 @@ from svc.training.data import interactions as cleaning
 from svc.training.data.doubts import doubts, rating_hint
 from svc.training.data.features import FittedSide, SideName, fit_side
 from svc.training.data.interactions import Interactions
-from svc.training.data.times import MANY, odd_years
+from svc.training.data.times import MANY
 from svc.training.data.user_sample import UserSample, draw_users
 from svc.training.data.where import fetch_kept
-
-if TYPE_CHECKING:
-    import pandas
-
 
 _MODEL_NEEDS = {"rows": 1, "users": 1, "items": 2}
 """The least numbers of rows, users and items with which any model can be trained."""
@@ -88,9 +84,6 @@ def load(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str],
         repeats=recipe.training.repeats,
         popular=recipe.serving.popular,
     )
-    doubt = doubtful_unit(rows.frame, recipe)
-    if doubt is not None:
-        logs.emit(events.RECIPE_WARNING, code="time_unit_doubtful", field="schema.time_unit", message=doubt)
     for code, field, message in doubts(rows.frame, interactions, recipe):
         logs.emit(events.RECIPE_WARNING, code=code, field=field, message=message)
     n_kept = len(rows.frame)
@@ -139,20 +132,6 @@ def uses_time(recipe: Recipe) -> bool:
     """Return whether a training uses the times of interactions. It is False if the recipe names no time column."""
     wanted = recipe.training.split.scheme != "random" or recipe.trains_on_times or recipe.serving.popular is not None
     return wanted and recipe.schema_.time_column is not None
-
-
-def doubtful_unit(frame: pandas.DataFrame, recipe: Recipe) -> str | None:
-    """Return a warning if the unit of the time column seems wrong, or None.
-
-    A time column that the training does not use is also checked (see `check_unused_times`). Raise TimeUnitRequired,
-    TimeMixture or MinDataViolation if that check fails.
-    """
-    schema = recipe.schema_
-    if schema.time_column is None:
-        return None
-    if not uses_time(recipe):
-        cleaning.check_unused_times(frame, schema)
-    return odd_years(frame[schema.time_column], schema.time_unit)
 
 
 def _filtered_columns(recipe: Recipe) -> dict[str, bool]:

@@ -188,8 +188,6 @@ def item_tables(
     if metadata is not None and metadata.filter_fields:
         columns = tuple(
             FeatureColumn(name=field.name, kind=field.kind, delimiter=field.delimiter)
-            if field.kind == "multi_label"
-            else FeatureColumn(name=field.name, kind=field.kind)
             for field in metadata.filter_fields
         )
         try:

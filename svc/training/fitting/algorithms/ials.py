@@ -142,10 +142,8 @@ class WideFeatureTrainer(IALSTrainer):
         """Run one epoch. Raise FeatureRidgeCholeskyError if the weights of the features cannot be solved for."""
         held, (users, items) = self.core_trainer, self._sides
         before = held.user_feature_weight, held.item_feature_weight
-        (user_features, user_start), (item_features, item_start) = (
-            users.for_a_step(before[0]),
-            items.for_a_step(before[1]),
-        )
+        user_features, user_start = users.for_a_step(before[0])
+        item_features, item_start = items.for_a_step(before[1])
         core = Core(self._config, self._matrix, user_features, item_features)
         del user_features, item_features
         core.user, core.item = held.user, held.item
