@@ -174,9 +174,10 @@ class Recommender:
             pins: Items at fixed positions, counted from 0, such as `[{"item_id": "b7", "position": 0}]`.
 
         Returns:
-            A row for each item, best first, with `item_id`, `score` and the columns of `items`. `reason` is
-            there if something besides the score placed an item, and `because`, `in_spite_of` and `rest` with `explain`.
-            `attrs` has `profile`, `fallback`, `ignored_items`, `ignored_pins` and `ignored_features` of the API.
+            A row for each item, best first, with `item_id`, `score` and the columns of `items`. A column `reason`
+            is added if more than the score decided an item's position, and `because`, `in_spite_of` and `rest` with
+            `explain`. `attrs` has the API's `profile`, `fallback`, `ignored_items`, `ignored_pins` and
+            `ignored_features`.
 
         Raises:
             svc.errors.UnknownUser: Nothing is known of the user, and `fallback` is not `popular`.
