@@ -11,6 +11,7 @@ import fnmatch
 import math
 import re
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -242,12 +243,15 @@ class KeyPolicies:
         self.new_bucket: Callable[[str, Rate], Bucket] = lambda _, rate: Bucket(rate, trio.current_time())
         self._metrics = metrics
         self._buckets: dict[str, Bucket] = {}
-        self._throttles: dict[str, RefusalThrottle] = {}
+        self._throttles = defaultdict[str, RefusalThrottle](
+            lambda: RefusalThrottle(REFUSALS_PER_S, REFUSALS_AT_ONCE, LONGEST_WAIT_S)
+        )
 
     def replace(self, policies: Mapping[str, KeyPolicy]) -> None:
         """Replace the policies. A key that keeps a rate limit also keeps its tokens, so a reload fills no bucket."""
         self._policies = policies
-        self._throttles = {kid: throttle for kid, throttle in self._throttles.items() if kid in policies}
+        for kid in self._throttles.keys() - policies.keys():
+            del self._throttles[kid]
         for kid in list(self._buckets):
             limit = policies[kid].limit if kid in policies else None
             if limit is None:
@@ -283,11 +287,7 @@ class KeyPolicies:
 
     def next_wait_s(self, refusal: ApiError) -> float:
         """Count a refusal of a key, and return the seconds to wait before it is sent."""
-        kid = refusal.fields["kid"]
-        throttle = self._throttles.get(kid)
-        if throttle is None:
-            throttle = self._throttles[kid] = RefusalThrottle(REFUSALS_PER_S, REFUSALS_AT_ONCE, LONGEST_WAIT_S)
-        return throttle.next_wait_s()
+        return self._throttles[refusal.fields["kid"]].next_wait_s()
 
     def count(self, error: ApiError) -> ApiError:
         """Count the refusal in the metrics of its key, and return the error."""

@@ -156,10 +156,7 @@ def place(
 
 
 def _digest(
-    ids: Sequence[str],
-    rows: Sequence[Mapping[str, Any]],
-    metadata: MetadataTable | None,
-    filters: FilterFields,
+    ids: Sequence[str], rows: Sequence[Mapping[str, Any]], metadata: MetadataTable | None, filters: FilterFields
 ) -> bytes:
     """Return a digest of ids, features, metadata and filter values of a list."""
     digest = blake2b(digest_size=16)

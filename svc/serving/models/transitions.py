@@ -306,12 +306,8 @@ def _log_refusal(name: str, file: str, refusal: Refused) -> None:
 
 
 def _log_cleared(name: str, reason: str, previous: str) -> None:
-    logs.emit(
-        events.ARTIFACT_LOAD_ERROR_CLEARED,
-        name=name,
-        reason=reason,
-        previous_error=previous[:SHOWN_ERROR_CHARACTERS],
-    )
+    shown = previous[:SHOWN_ERROR_CHARACTERS]
+    logs.emit(events.ARTIFACT_LOAD_ERROR_CLEARED, name=name, reason=reason, previous_error=shown)
 
 
 def _searched_at(header: Mapping[str, Any]) -> object:

@@ -85,9 +85,7 @@ class Worker:
 
     def __init__(self, ends: Ends, settings: Settings) -> None:
         self._ends = ends
-        self._control = ends.control
         self._page = WorkerPage(ends.page)
-        self._cells = ends.cells
         self._spread: Spread | None = None
         self._registry = Registry()
         metrics = Metrics.disabled()
@@ -160,7 +158,7 @@ class Worker:
         """
         orders, unexecuted = trio.open_memory_channel[channel.Received](float("inf"))
         lanes.start_soon(self._execute, unexecuted, lanes)
-        while (received := await channel.receive(self._control)) is not None:
+        while (received := await channel.receive(self._ends.control)) is not None:
             (_, kind, *arguments), _ = received
             if kind == "answer":
                 number, answer = arguments
@@ -179,7 +177,7 @@ class Worker:
                 await self._put(*arguments)
             else:
                 self._orders[kind](*arguments)
-            channel.tell(self._control, seq)
+            channel.tell(self._ends.control, seq)
             del files, arguments  # they would keep the memory of a dropped model until the next order arrives
 
     def _accept(self, slot: int) -> None:
@@ -236,7 +234,7 @@ class Worker:
         if self._state.policies is None:
             self._state.policies = KeyPolicies(self._state.metrics)
         key_policies = self._state.policies
-        key_policies.new_bucket = lambda kid, rate: SharedBucket(rate, Cell(self._cells, cells[kid]))
+        key_policies.new_bucket = lambda kid, rate: SharedBucket(rate, Cell(self._ends.cells, cells[kid]))
         key_policies.replace(policies)
 
     # Queries to the parent
@@ -255,7 +253,7 @@ class Worker:
         number = next(self._numbers)
         self._answers[number], answers = trio.open_memory_channel[Any](1)
         try:
-            channel.tell(self._control, number, what, name)
+            channel.tell(self._ends.control, number, what, name)
             return await answers.receive()
         finally:
             del self._answers[number]

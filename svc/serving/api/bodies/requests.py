@@ -474,16 +474,10 @@ class PopularQuery(BaseModel):
         return served.model.prepare_popular(limit=self.limit, restriction=restriction)
 
 
-def _by_itself(request: type[AnyRequest]) -> WrapValidator:
-    """Return a validator that replaces an invalid element of a batch by a Rejected, so that the batch stays valid."""
-
-    def validated(value: Any, validate: Callable[[Any], AnyRequest]) -> AnyRequest | Rejected:
-        return value if isinstance(value, Rejected) else _validated(request, value, validate)
-
-    return WrapValidator(validated)
-
-
 def _validated(request: type[AnyRequest], value: Any, validate: Callable[[Any], AnyRequest]) -> AnyRequest | Rejected:
+    """Return an element of a batch, or a Rejected in its place if it is invalid, so that the batch stays valid."""
+    if isinstance(value, Rejected):
+        return value
     try:
         return validate(value)
     except ValidationError as error:
@@ -510,7 +504,9 @@ class RecommendBatch(Batch):
         }
     )
 
-    requests: Annotated[list[Annotated[RecommendRequest, _by_itself(RecommendRequest)]], _Elements]
+    requests: Annotated[
+        list[Annotated[RecommendRequest, WrapValidator(partial(_validated, RecommendRequest))]], _Elements
+    ]
 
 
 class RelatedBatch(Batch):
@@ -520,7 +516,7 @@ class RelatedBatch(Batch):
         json_schema_extra={"examples": [{"requests": [{"seed_items": ["b1"]}, {"item_features": {"year": 1999}}]}]}
     )
 
-    requests: Annotated[list[Annotated[RelatedRequest, _by_itself(RelatedRequest)]], _Elements]
+    requests: Annotated[list[Annotated[RelatedRequest, WrapValidator(partial(_validated, RelatedRequest))]], _Elements]
 
 
 AnyBatch = RecommendBatch | RelatedBatch
