@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pyarrow as pa
 
 from svc import events, install_command, logs
-from svc.errors import ConfigError, DataSourceError, SourceTooLarge, SvcError
+from svc.errors import ConfigError, DataSourceError, SvcError
 from svc.logs import redact_text
 from svc.recipe.source_options import BigQueryOptions, Scalar
 from svc.sources.arrow import table_of_rows
-from svc.sources.table import TableBuilder, choose_columns
+from svc.sources.table import TableBuilder, choose_columns, require_query_rows
 
 if TYPE_CHECKING:
     import pandas
@@ -47,17 +47,18 @@ class BigQuerySource:
 
         Raises DataSourceError, SourceTooLarge above SVC_MAX_SQL_ROWS, and ConfigError without Google's library.
         """
+        cap = self._context.settings.max_sql_rows
         with self._client() as client:
             job = self._start(client, dry_run=False)
             rows = job.result(retry=self._retry())
             names = [field.name for field in rows.schema]
             wanted = choose_columns(self._context, names, "the query's result")
             if rows.total_rows is not None:
-                self._require_rows(rows.total_rows)
+                require_query_rows(rows.total_rows, cap)
             builder = TableBuilder(self._context, "the query's result")
             for batch in self._batches(client, job, {name: names.index(name) for name in wanted}):
                 builder.add(batch)
-                self._require_rows(builder.n_rows)
+                require_query_rows(builder.n_rows, cap)
             return builder.finish()
 
     def probe(self) -> list[str]:
@@ -73,11 +74,6 @@ class BigQuerySource:
                 columns = choose_columns(self._context, names, "the query's result")
                 checks.append(f"query: has the columns {', '.join(columns)}")
             return checks
-
-    def _require_rows(self, n_rows: int) -> None:
-        cap = self._context.settings.max_sql_rows
-        if n_rows > cap:
-            raise SourceTooLarge(f"the query returns more than {cap} rows: SVC_MAX_SQL_ROWS", fields={"cap": cap})
 
     def _batches(self, client: Any, job: Any, positions: Mapping[str, int]) -> Iterator[pa.RecordBatch | pa.Table]:
         """Yield batches with the wanted columns, which have the indexes `positions` in each row.

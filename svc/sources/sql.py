@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
 
 from svc import install_command
-from svc.errors import ConfigError, DataSourceError, RecipeError, SourceTooLarge, SvcError
+from svc.errors import ConfigError, DataSourceError, RecipeError, SvcError
 from svc.recipe.source_options import SqlOptions
 from svc.sources.arrow import table_of_rows
 from svc.sources.sql_dialects import GRACE_S, Dialect, dialect_of
-from svc.sources.table import TableBuilder, choose_columns
+from svc.sources.table import TableBuilder, choose_columns, require_query_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -98,9 +98,7 @@ class SqlSource:
             for rows in result.partitions(self._chunk_rows):
                 watchdog.reset()
                 builder.add(typed(rows))
-                if builder.n_rows > cap:
-                    message = f"the query returns more than {cap} rows: SVC_MAX_SQL_ROWS"
-                    raise SourceTooLarge(message, fields={"cap": cap})
+                require_query_rows(builder.n_rows, cap)
             return builder.finish()
 
     @property

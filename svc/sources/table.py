@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from svc.errors import DataSourceError
+from svc.errors import DataSourceError, SourceTooLarge
 from svc.names import MAX_ID_CHARACTERS
 from svc.recipe.problems import nearest
 from svc.sources import arrow
@@ -57,6 +57,12 @@ def choose_columns(
     wanted = [name for name in dict.fromkeys(context.columns or present) if name not in partitions]
     require_columns(wanted, present, where)
     return wanted
+
+
+def require_query_rows(n_rows: int, cap: int) -> None:
+    """Raise SourceTooLarge if a query returns more than `cap` rows."""
+    if n_rows > cap:
+        raise SourceTooLarge(f"the query returns more than {cap} rows: SVC_MAX_SQL_ROWS", fields={"cap": cap})
 
 
 def float_text(name: str, value: str) -> str:
