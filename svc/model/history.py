@@ -9,9 +9,9 @@ time, and so on.
 Scorers see only the resulting weights. Item-weight models multiply the rows that they add by the weights. Least squares
 takes the weights as confidences. A projection multiplies the item vectors by the weights.
 
-The weights of Ludewig and Jannach, "Evaluation of Session-based Recommendation Algorithms" (2018) and "Empirical
-Analysis of Session-based Recommendation Algorithms" (2021), and of Choi et al., "Session-aware Linear Item-Item Models
-for Session-based Recommendation" (WWW 2021), decay with the position in the same way.
+Exponential decay with the position follows Choi et al., "Session-aware Linear Item-Item Models for Session-based
+Recommendation" (WWW 2021). Ludewig and Jannach, "Evaluation of Session-based Recommendation Algorithms" (2018) and
+"Empirical Analysis of Session-based Recommendation Algorithms" (2021), also weigh earlier items less.
 """
 
 from __future__ import annotations

@@ -57,9 +57,12 @@ class PageRanker(Stored):
 
     A feature that did not vary in training has the weight 0 and the deviation 1.
 
-    `_facts`, (n_items, 3 + G + 2q), has a row for each item. Its columns are the number of the item's labels, the end
-    of their entries in `labels`, the popularity over all time, the addends to each group that depend on the item alone,
-    1 for each known number and 0 for each missing number, and the numbers, with 0 for missing numbers.
+    `_facts`, (n_items, 3 + G + 2q), has a row for each item, with these columns:
+
+    - the number of the item's labels, the end of their entries in `labels`, and the popularity over all time
+    - G addends, one to each group, that depend on the item alone
+    - q flags: 1 for a known number, 0 for a missing one
+    - q numbers, with 0 for a missing one
 
     `_of_share` and `_of_last`, (n_labels,), are the scales of the features `share` and `share_of_last` of each label's
     column.
