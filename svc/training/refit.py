@@ -29,10 +29,6 @@ _NO_PARAMETERS = frozenset(
     {"max_search_age", "n_trials", "parallelism", "timeout_seconds", "per_trial_timeout_seconds"}
 )
 """Keys of `training` that set how long a search takes and when to repeat it. They may differ in a refit."""
-_LONG_AS_HASHED = "source"
-"""A block that the recipe in a header lacks if the whole recipe was too long for the header. It then also lacks
-`features`.
-"""
 
 
 Reusable = tuple[Incumbent, Reused]
@@ -106,7 +102,7 @@ def _differences(loaded: LoadedRecipe, header: Mapping[str, Any]) -> Iterator[st
     if not isinstance(before, Mapping):
         yield "its header has no recipe"
         return
-    is_whole = _LONG_AS_HASHED in before
+    is_whole = "source" in before  # the header lacks `source` and `features` if the whole recipe was too long for it
     for block in _COMPARED if is_whole else [name for name in _COMPARED if name != "features"]:
         yield from _between(block, _parameters(block, before), _parameters(block, now))
     if not is_whole and ("features" in header or "features" in now):

@@ -87,7 +87,11 @@ def fit_text(values: pd.Series, declared: Any) -> tuple[TextColumn, sparse.csr_m
         max_words=declared.max_words,
         analyzer=declared.analyzer,
     )
-    _check_texts(column, categories, codes)
+    for code, text in enumerate(categories):
+        try:
+            column.check(text)
+        except FeatureValueUnusable as error:
+            raise UnusableRow(int(np.argmax(codes == code)), error.message) from None
     counts, distinct = frequent_tokens(
         categories, weights, lambda text: set(column.words(text)), min_frequency=declared.min_items
     )
@@ -96,14 +100,6 @@ def fit_text(values: pd.Series, declared: Any) -> tuple[TextColumn, sparse.csr_m
     column.item_counts = np.array([counts[word] for word in ranked], dtype=np.int32)
     encoded = stack_rows((column.read(text)[0] for text in categories), len(categories), column.width)
     return column, take_rows(encoded, codes), distinct
-
-
-def _check_texts(column: TextColumn, categories: list[object], codes: NDArray[Any]) -> None:
-    for code, text in enumerate(categories):
-        try:
-            column.check(text)
-        except FeatureValueUnusable as error:
-            raise UnusableRow(int(np.flatnonzero(codes == code)[0]), error.message) from None
 
 
 def fit_vectors(values: pd.Series, declared: Any) -> tuple[VectorColumn, sparse.csr_matrix]:

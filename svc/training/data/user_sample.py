@@ -12,7 +12,6 @@ Neighbour models, item weights and popularity have no parameters of single users
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -114,18 +113,16 @@ def solve_rows(
 
     `features`, (users, F), are encoded user features. `ready` of the scorer must have been called.
     """
-    vectors: NDArray[np.float64] = scorer.embed_cold(list(_histories(matrix, rows, features)))
-    return vectors
-
-
-def _histories(matrix: sparse.csr_matrix, rows: NDArray[Any], features: sparse.csr_matrix | None) -> Iterator[Query]:
-    """Yield the history of each row as a query."""
+    queries = []
     for row in rows.tolist():
         part = slice(matrix.indptr[row], matrix.indptr[row + 1])
         values = matrix.data[part]
-        yield Query(
+        query = Query(
             limit=1,
             seeds=matrix.indices[part].astype(np.int32),
             seed_weights=None if (values == 1).all() else values.astype(np.float64),
             user_features=None if features is None else features[row].toarray()[0].astype(np.float64),
         )
+        queries.append(query)
+    vectors: NDArray[np.float64] = scorer.embed_cold(queries)
+    return vectors
