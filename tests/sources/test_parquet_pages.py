@@ -6,7 +6,8 @@ import io
 from functools import cache
 from itertools import pairwise, takewhile
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from svc.errors import DataSourceError
 from svc.recipe.source_options import SourceSpec
-from svc.sources.parquet_pages import chunk_size, texts_size
+from svc.sources.parquet_pages import _lengths, chunk_size, texts_size
 from tests.sources.lying_parquet import chunks, large_cell
 from tests.sources.test_bounds import fetched
 
@@ -44,7 +45,10 @@ def written(**options: Any) -> bytes:
 def test_the_sizes_of_all_pages_add_up_to_the_footer(
     version: str, compression: str, use_dictionary: bool, data_page_size: int
 ) -> None:
-    """The sum in the footer of an honest file includes the headers, of at most 200 bytes each."""
+    """The sum in the footer of an honest file includes the headers, of at most 200 bytes each.
+
+    A footer that states more values has no effect: no page after the end of the chunk is read.
+    """
     content = written(
         data_page_version=version,
         compression=compression,
@@ -57,6 +61,13 @@ def test_the_sizes_of_all_pages_add_up_to_the_footer(
         n_values, n_bytes = chunk_size(io.BytesIO(content), chunk)
         assert n_values == chunk.num_values
         assert 0.5 * chunk.total_uncompressed_size < n_bytes <= chunk.total_uncompressed_size
+        lying = SimpleNamespace(
+            data_page_offset=chunk.data_page_offset,
+            dictionary_page_offset=chunk.dictionary_page_offset,
+            total_compressed_size=chunk.total_compressed_size,
+            num_values=chunk.num_values + 1,
+        )
+        assert chunk_size(io.BytesIO(content), cast(pq.ColumnChunkMetaData, lying)) == (n_values, n_bytes)
 
 
 def changed(content: bytes, position: int, byte: int) -> bytes:
@@ -100,9 +111,11 @@ COLUMNS = {
     "gaps": [None if row % 3 else text for row, text in enumerate(TEXTS)],
     "tags": [[text, "x"][: row % 3] for row, text in enumerate(TEXTS)],
     "few": [f"kind {row * row % 7 * 'x'}" for row in range(len(TEXTS))],
+    "runs": [f"run {row // 10}" for row in range(len(TEXTS))],
 }
-LEAVES = {"item_id": TEXTS, "gaps": [text for text in COLUMNS["gaps"] if text], "few": COLUMNS["few"]} | {
-    "tags.list.element": [tag for tags in COLUMNS["tags"] for tag in tags or ()]
+LEAVES = {name: COLUMNS[name] for name in ("item_id", "few", "runs")} | {
+    "gaps": [text for text in COLUMNS["gaps"] if text],
+    "tags.list.element": [tag for tags in COLUMNS["tags"] for tag in tags or ()],
 }
 
 
@@ -163,6 +176,21 @@ def test_a_page_that_states_more_lengths_than_values_is_refused(tmp_path: Path) 
     for start in (first, content.index(head + count, first) + len(head)):
         with pytest.raises(DataSourceError, match="a page has more lengths than values"):
             read(tmp_path, content[:start] + lie + content[start + 2 :])
+
+
+@pytest.mark.parametrize("n_rows", [1, 128, 129, 257])
+def test_pages_of_one_text_and_of_whole_blocks_are_counted_exactly(n_rows: int) -> None:
+    """The first length is stored outside the blocks of 128."""
+    out = io.BytesIO()
+    table = pa.table({"item_id": TEXTS[:n_rows]})
+    pq.write_table(table, out, column_encoding={"item_id": "DELTA_BYTE_ARRAY"}, use_dictionary=False)
+    assert sizes(out.getvalue()) == {"item_id": repeated(TEXTS[:n_rows])}
+
+
+def test_the_widths_of_unused_parts_of_a_block_have_no_effect() -> None:
+    """A writer may store any width for them."""
+    head, widths = b"\x80\x01\x04\x21\x0a\x00", b"\x00\xff\xff\xff"
+    assert _lengths(io.BytesIO(head + widths), 33).tolist() == [5] * 33
 
 
 def test_delta_pages_with_lz4_are_refused_with_advice(tmp_path: Path) -> None:

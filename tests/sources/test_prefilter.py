@@ -104,8 +104,18 @@ def test_rows_are_the_same_filtered_by_batch_and_as_a_whole(
     assert values(pushed.frame) == values(plain.frame)
 
 
-def test_row_groups_and_partitions_without_matches_are_not_read(make: Any, tmp_path: Path) -> None:
+def test_row_groups_and_partitions_without_matches_are_not_read(
+    make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Statistics exclude a row group, and a folder's name excludes its files."""
+    groups: list[int] = []
+    iter_batches = pq.ParquetFile.iter_batches
+
+    def recorded(file: pq.ParquetFile, *, row_groups: list[int], **options: Any) -> Any:
+        groups.extend(row_groups)
+        return iter_batches(file, row_groups=row_groups, **options)
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", recorded)
     for country in ("DK", "SE"):
         folder = tmp_path / "rows" / f"country={country}"
         folder.mkdir(parents=True)
@@ -117,6 +127,18 @@ def test_row_groups_and_partitions_without_matches_are_not_read(make: Any, tmp_p
     assert pushed.positions is not None
     assert (len(pushed.frame), pushed.n_dropped, sum(n_read)) == (5, 195, 5)
     assert pushed.positions.tolist() == [*range(195, 200)]
+    assert groups == [9]
+    for condition, read in (
+        ({"gt": 89}, [9]),
+        ({"gte": 89}, [8, 9]),
+        ({"lt": 10}, [0]),
+        ({"lte": 10}, [0, 1]),
+        ({"eq": 10}, [1]),
+        ({"eq": 19}, [1]),
+    ):
+        groups.clear()
+        fetch_kept(source, {"all": [{"ts": condition}, {"country": {"any": ["SE"]}}]})
+        assert groups == read, condition
 
 
 @pytest.mark.parametrize(

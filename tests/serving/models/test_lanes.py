@@ -21,8 +21,8 @@ from svc.model.ranking.query import Query, Ranking
 from svc.model.ranking.rerank import Boost, Rules
 from svc.serving.models import lanes, queue
 from svc.serving.models.costs import PLAIN_PROFILE, Cost
-from svc.serving.models.lanes import BULK_SLICE, CALL_S, MAX_BATCH, Lane
-from svc.serving.models.queue import ANSWERED_A_TURN, ANSWERED_WHILE_OTHERS_WAIT
+from svc.serving.models.lanes import BULK_SLICE, CALL_S, MAX_BATCH, SLICE_S, Lane
+from svc.serving.models.queue import ANSWERED_A_TURN, ANSWERED_WHILE_OTHERS_WAIT, Caller
 from svc.serving.models.threads import ScoringThreads
 from tests.serving.freed import freed
 
@@ -537,3 +537,31 @@ async def test_waiting_queries_of_a_cancelled_caller_are_never_scored(monkeypatc
         nursery.start_soon(lane.run)
         lane.close()
     assert not model.calls
+
+
+async def test_the_expected_wait_adds_up_the_calls_before_a_new_query(autojump_clock: trio.testing.MockClock) -> None:
+    """A single query waits for a slice of batches in each call, a batch for all batches and later single queries."""
+    lane = Lane(Echo(), ScoringThreads(1))
+    waiting, room = lane._cheap, MAX_BATCH - BULK_SLICE
+    waiting.pace.each_s = 1e-4
+    assert lane.expected_wait_s() == lane.expected_wait_s(5) == 0
+    waiting.running, waiting._began_at = 10, trio.current_time()
+    await trio.sleep(4e-4)
+    assert lane.expected_wait_s() == lane.expected_wait_s(5) == pytest.approx((10 - 4 + 10) * 1e-4)
+    waiting.running = 0
+    waiting.add(Caller([ask(1)] * 100), waiting.batches)
+    assert lane.is_free_of_singles
+    assert lane.expected_wait_s() == lane.expected_wait_s(5) == pytest.approx(0.01)
+    waiting.add(Caller([ask(1)] * 1900), waiting.batches)
+    assert lane.expected_wait_s() == pytest.approx(SLICE_S)
+    for count in range(1, 5 * room):
+        waiting.add(Caller([ask(1)]), waiting.singles)
+        if count == room // 2:
+            assert lane.expected_wait_s() == pytest.approx(count * 1e-4 + SLICE_S)
+            assert lane.expected_wait_s(5) == pytest.approx(count * 1e-4 + 0.2 + 1.5 * (0.2 + 5e-4))
+        if count == room:
+            assert lane.expected_wait_s() == pytest.approx(count * 1e-4 + 2 * SLICE_S)
+    assert not lane.is_free_of_singles
+    assert lane.expected_wait_s(5) == pytest.approx(count * 1e-4 + 0.2 + 3 * (0.2 + 5e-4))
+    waiting.pace.each_s = 1e-3
+    assert lane.expected_wait_s() == pytest.approx(count * 1e-3 + count * 1e-3 / 3)

@@ -196,8 +196,10 @@ def test_a_hundred_headers_are_accepted_and_no_more() -> None:
 def test_a_head_that_arrives_byte_by_byte_is_searched_once() -> None:
     """With each new byte, only the last three bytes before it are searched again."""
     reader = RequestReader()
+    assert reader.waiting == 0
     for count, byte in enumerate(b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 1000, start=1):
         reader.feed(bytes([byte]))
+        assert reader.waiting == count
         assert reader.head() is None
         assert reader._searched == max(count - 3, 0)
 
@@ -227,7 +229,7 @@ def test_an_answer_has_content_length_and_connection_close() -> None:
 @pytest.mark.parametrize("name", [b"X-API-Key", b"authorization", b"AUTHORIZATION"])
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_heads_that_differ_only_in_their_key_are_parsed_once(name: bytes, place: int) -> None:
-    """The parsed heads in the cache contain no key."""
+    """The parsed heads in the cache contain no key. A head that is printed shows no key and no notes."""
     heads = Heads()
     for key in (b"one", b"two ", b"", b"\xff"):
         lines = [b"Host: a", b"Accept: */*"]
@@ -236,6 +238,7 @@ def test_heads_that_differ_only_in_their_key_are_parsed_once(name: bytes, place:
         found, parsed = heads.parse(raw), parse_head(raw)
         assert found.credential == (name.lower(), key)
         assert sorted([*found.headers, found.credential]) == sorted(parsed.headers)
+        assert "credential" not in repr(found) and "notes" not in repr(found)
         found.notes["asked"] = found.notes.get("asked", 0) + 1
     assert heads.parse(raw).notes == {"asked": 4}
     assert heads._kept.cache_info().misses == 1

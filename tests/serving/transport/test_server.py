@@ -186,6 +186,9 @@ def test_port_zero_binds_any_free_port() -> None:
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", port), timeout=5)
         assert listen(listener) == ("127.0.0.1", port)
+        assert listener.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR)
+        assert listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000
         socket.create_connection(("127.0.0.1", port), timeout=5).close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import struct
 
@@ -92,3 +93,20 @@ def test_a_full_page_raises_memory_error() -> None:
     with pytest.raises(MemoryError):
         for number in range(100):
             metrics.of(REQUESTS, recipe=f"recipe-{number}", status="200").inc()
+
+
+def test_metrics_of_processes_are_sums_except_the_start_time_and_the_limit_of_descriptors() -> None:
+    """Each family keeps its only sample."""
+
+    def values(pids: list[int]) -> dict[str, float]:
+        return {sample.name: sample.value for family in counters.sum_processes(pids) for sample in family.samples}
+
+    alone, both = values([]), values([os.getpid(), os.getpid()])
+    assert both.keys() == alone.keys() > set(counters.OF_THIS_PROCESS)
+    assert {name: both[name] for name in counters.OF_THIS_PROCESS} == {
+        name: alone[name] for name in counters.OF_THIS_PROCESS
+    }
+    summed = alone.keys() - set(counters.OF_THIS_PROCESS)
+    assert len(summed) >= 3
+    for name in summed:
+        assert both[name] == pytest.approx(3 * alone[name], rel=0.1), name

@@ -13,7 +13,8 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import trio
@@ -22,14 +23,16 @@ from structlog.testing import capture_logs
 
 from svc.errors import ArtifactReadError, InternalError
 from svc.metrics import REQUESTS, Metrics
-from svc.processes import SharedPage
+from svc.processes import SealedMemory, SharedPage
 from svc.serving.api.authentication import Authenticator
 from svc.serving.api.request import ServerState
+from svc.serving.models.loader import Loaded
 from svc.serving.models.registry import Registry, WorkersState
 from svc.serving.transport.connection import VACANT
 from svc.serving.workers import channel
 from svc.serving.workers.counters import BEAT_S, WorkerPage
 from svc.serving.workers.fleet import Fleet, Order, WorkerRecord, answer
+from svc.serving.workers.package import Package
 from svc.settings import Settings
 
 pytestmark = pytest.mark.anyio
@@ -121,6 +124,22 @@ async def test_a_new_worker_gets_the_current_state() -> None:
     worker, _ = add_worker(fleet, 1)
     fleet._order_current_state(worker)
     assert kinds(worker) == ["keys", "policies", "skip"]
+
+
+async def test_every_worker_gets_a_model_with_its_files_until_it_is_dropped() -> None:
+    """Workers that are running or start later get the same order."""
+    fleet, files = fleet_of(2), (SealedMemory.of([b"arrays"]),)
+    first, _ = add_worker(fleet, 1)
+    package = Package(b"model", ((0, 0, 6),), files)
+    await fleet.prepare(cast(Loaded, SimpleNamespace(package=package)))
+    later, _ = add_worker(fleet, 2, slot=1)
+    fleet._order_current_state(later)
+    for worker in (first, later):
+        (_, kind, number, *arguments), sent = worker.unsent.receive_nowait()
+        assert (kind, arguments, sent) == ("model", [package.pickled, package.extents], files)
+    fleet._drop(number)
+    assert kinds(first) == ["drop"]
+    assert kinds(later) == ["skip", "drop"]
 
 
 async def test_a_key_keeps_its_cells_when_policies_change() -> None:
