@@ -211,7 +211,8 @@ def _exit_codes() -> str:
         + "\n## Artifacts that do not load\n\n"
         "Commands end with 5, `artifact_error`. Servers count the reason in `svc_artifact_load_failures_total`, and log "
         "the [event](events.md#server-artifacts) of the stage at start. "
-        "[Find the way out](../howto/recover.md#an-artifact) by the message.\n\n" + _load_failures()
+        "[Find the way out](../howto/recover.md#an-artifact) by the message. Stages with their reasons and classes:\n\n"
+        + _load_failures()
     )
 
 

@@ -71,7 +71,7 @@ TRAINING_FINAL_MODEL = _event("training_final_model", "info", "recommender")
 FINAL_MODEL_TRAINED = _event("final_model_trained", "info", "recommender")
 """The training of the winner on all data ended."""
 WINNER_MEASURED = _event("winner_measured", "info", "best_class metric score interval n_scored_users n_users lead")
-"""The interval of the winner's score and its lead over the next algorithm were computed."""
+"""The interval of the winner's score and its lead over the second-best algorithm were computed."""
 COLD_START_PART_TRAINED = _event("cold_start_part_trained", "info", "recommender score bytes")
 """The winner uses no features, so the best trial that does was trained on all data too, to answer for features."""
 FEATURES_INACTIVE = _event("features_inactive", "warning", "reason")
