@@ -220,7 +220,7 @@ def shown(value: Any) -> str:
 
 def _look_alikes(text: object) -> str:
     """Return a note with the names of up to three letters outside ASCII, because some look like ASCII letters."""
-    foreign = dict.fromkeys(letter for letter in text if ord(letter) > 0x7F) if isinstance(text, str) else {}
+    foreign = dict.fromkeys(letter for letter in text if not letter.isascii()) if isinstance(text, str) else {}
     names = [unicodedata.name(letter, f"U+{ord(letter):04X}") for letter in list(foreign)[:3]]
     return f" (with {', '.join(names)})" if names else ""
 

@@ -271,4 +271,8 @@ def test_a_refused_write_is_an_error(folder: Callable[[Answer], HttpFolder]) -> 
     with pytest.raises(ArtifactWriteError, match="cannot be removed"):
         folder(answering(403)).remove("a.svc")
     folder(answering(404)).remove("a.svc")
+    for status in (200, 202, 204):
+        folder(answering(status)).remove("a.svc")
+    for status in (200, 201, 204):
+        folder(answering(status)).put(lambda out: out.write(b"x"), lambda _: "a.svc")
     assert folder(answering(200)).names() is None

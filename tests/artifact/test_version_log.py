@@ -201,3 +201,14 @@ def test_a_rollback_permits_one_artifact_until_a_higher_serial_is_served(
     """An old rollback line cannot bypass the next training."""
     log = parse(alone(replace(MOVE, **change)), SECRET, "books")
     assert log.permits("ab" * 32, "k1", highest) is allowed
+
+
+def test_serials_count_for_the_key_that_they_belong_to() -> None:
+    """A line without `serial_kid` is about the kid that signed it. Only lines of the given signers count."""
+    of_another = replace(MOVE, serial_kid="k0", from_serial=3, version={"serial": 5})
+    lines = [replace(MOVE, kid="k1"), replace(of_another, kid="k1"), replace(of_another, from_serial=True, kid="k2")]
+    log = VersionLog(tuple(lines))
+    assert log.serials("k1", {"k1", "k2"}) == [7]
+    assert log.serials("k0", {"k1"}) == [3, 5]
+    assert log.serials("k0", {"k2"}) == [5]
+    assert log.serials("k1", {"k2"}) == log.serials("k2", {"k1", "k2"}) == []

@@ -37,10 +37,12 @@ class Shelf:
     def versions(self) -> Versions:
         return Versions(self.uri, KEYS, self.settings)
 
-    def train(self, *, move: bool = True, keep: int | None = None, decision: str | None = None) -> TrainedVersion:
+    def train(
+        self, *, move: bool = True, keep: int | None = None, decision: str | None = None, trained_at: str = ""
+    ) -> TrainedVersion:
         self.minute += 1
         header: dict[str, Any] = {
-            "trained_at": f"2099-01-01T00:{self.minute:02d}:00+00:00",
+            "trained_at": trained_at or f"2099-01-01T00:{self.minute:02d}:00+00:00",
             "best_class": "TopPopRecommender",
             "best_score": self.minute / 100,
             "serial": self.minute,
@@ -240,6 +242,16 @@ def test_a_version_without_its_line_is_detected(shelf: Shelf) -> None:
     assert shelf.versions.problems() == []
     shelf.log.write_text(shelf.log.read_text().splitlines()[0] + "\n")
     assert any("has no line" in problem for problem in shelf.versions.problems())
+
+
+def test_a_version_as_old_as_the_log_needs_no_line(shelf: Shelf) -> None:
+    """A version that was trained when the log began may be older than the log."""
+    shelf.train()
+    kept = shelf.log.read_text()
+    shelf.train(move=False, trained_at=shelf.versions.log().lines[0].at)
+    shelf.log.write_text(kept)
+    assert len(shelf.files()) == 2
+    assert shelf.versions.problems() == []
 
 
 def test_lines_of_a_removed_key_are_ignored(shelf: Shelf) -> None:

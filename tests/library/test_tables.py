@@ -169,6 +169,7 @@ def test_rows_of_a_frame_can_be_filtered() -> None:
         (lambda data: data.assign(item_id=7.5), {}, r"item: ids are text.*floating.*; 7.5 is not a whole number"),
         (lambda data: data.assign(user_id=[["u1"]] * 900), {}, "lists instead of single ids"),
         (lambda data: data.assign(user_id=["u1", 2] * 450), {}, "holds int, str; give it one type"),
+        (lambda data: data.assign(user_id=None), {}, r"'user_id' holds nothing but missing values$"),
         (lambda data: data.assign(user_id=["u1", None] * 450), {}, r"450 of 900 rows have no id.*dropna"),
         (lambda data: pd.concat([data, data[["stars"]]], axis=1), {}, "two columns are named 'stars'"),
         (lambda data: data, {"user": "userid"}, "no column 'userid'; did you mean 'user_id'"),

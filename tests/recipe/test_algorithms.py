@@ -32,24 +32,26 @@ def test_default_algorithms_are_known() -> None:
 
 
 LIMITS = """
-BPRFM: item_alpha [1e-12, 1e+12], n_components [1, 8192], user_alpha [1e-12, 1e+12]
-CosineKNN: shrinkage [0, 1e+12], top_k [1, 1e+06]
+BPRFM: item_alpha [1e-12, 1e+12], n_components [1, 8192] whole, user_alpha [1e-12, 1e+12]
+CosineKNN: shrinkage [0, 1e+12], top_k [1, 1e+06] whole
 DenseSLIM: reg [1e-12, 1e+12]
-EDLAE: dropout_p [0, 0.999], reg [1e-12, 1e+12], top_k [1, 1e+06]
+EDLAE: dropout_p [0, 0.999], reg [1e-12, 1e+12], top_k [1, 1e+06] whole
 IALS: alpha0 [1e-12, 1e+12], lambda_item_feature [1e-12, 1e+12], lambda_user_feature [1e-12, 1e+12],
-  n_components [1, 8192], reg [1e-12, 1e+12]
-RP3beta: alpha [0, 10], beta [0, 10], top_k [1, 1e+06]
-SLIM: alpha [1e-12, 1e+12], l1_ratio [0, 1], top_k [1, 1e+06]
-Transitions: max_steps [1, 20], source_exponent [0, 1], target_exponent [0, 1], top_k [10, 2000]
-TruncatedSVD: n_components [1, 8192]
+  n_components [1, 8192] whole, reg [1e-12, 1e+12]
+RP3beta: alpha [0, 10], beta [0, 10], top_k [1, 1e+06] whole
+SLIM: alpha [1e-12, 1e+12], l1_ratio [0, 1], top_k [1, 1e+06] whole
+Transitions: max_steps [1, 20] whole, source_exponent [0, 1], target_exponent [0, 1], top_k [10, 2000] whole
+TruncatedSVD: n_components [1, 8192] whole
 """
 
 
 def test_search_spaces_have_the_limits_of_every_number() -> None:
-    """A recipe may bound parameters within these limits."""
+    """A recipe may bound parameters within these limits, some of them by whole numbers only."""
     lines = []
     for algorithm, parameters in sorted(TUNED.items()):
         numbers = {name: tuned for name, tuned in sorted(parameters.items()) if not tuned.choices}
-        limits = ", ".join(f"{name} [{tuned.low:g}, {tuned.high:g}]" for name, tuned in numbers.items())
+        limits = ", ".join(
+            f"{name} [{tuned.low:g}, {tuned.high:g}]{' whole' * tuned.whole}" for name, tuned in numbers.items()
+        )
         lines += [f"{algorithm.removesuffix('Recommender')}: {limits}"] if limits else []
     assert " ".join(lines).split() == LIMITS.split()

@@ -12,7 +12,7 @@ import pytest
 from svc.errors import RecipeError, RecipeSecurityError
 from svc.recipe.load import SHORTHAND, load_recipe, normalize
 from svc.settings import Settings
-from tests.recipe.loading import BASE, load, refusal
+from tests.recipe.loading import BASE, METADATA, load, refusal
 
 
 @pytest.mark.parametrize("key", ["algorithms", "metric", "split", "versioning"])
@@ -61,12 +61,14 @@ def test_a_server_needs_no_variables_of_training(tmp_path: Path) -> None:
         {"cleansing": {"dedup": "${SVC_RECIPE_A}"}},
         {"training": {"recency": "${SVC_RECIPE_A}"}},
         {"source": {"type": "${SVC_RECIPE_A}", "path": "ftp://${SVC_RECIPE_A}"}},
+        {"training": {"cutoff": "${SVC_RECIPE_A}"}, "item_metadata": METADATA},
     ],
 )
 def test_a_server_accepts_any_unset_variable_of_training(tmp_path: Path, more: dict[str, Any]) -> None:
     """An unset variable may be anywhere in a block of training, and the hash includes its reference."""
     served = load(tmp_path, more, for_serving=True)
     assert "SVC_RECIPE_A" in str(served.unexpanded)
+    assert (served.recipe.item_metadata is not None) == ("item_metadata" in more)
 
 
 @pytest.mark.parametrize("more", [{"schema": "${SVC_RECIPE_A}"}, {"source": "${SVC_RECIPE_A}"}])
