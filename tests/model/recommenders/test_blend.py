@@ -166,6 +166,23 @@ def test_the_bytes_are_the_same_alone_and_in_any_batch(
         assert [bits(ranking) for ranking in together] == [alone[place] for place in order]
 
 
+@pytest.mark.parametrize("weight", [0.001, 1000.0])
+def test_scores_of_users_err_by_no_more_than_their_bound(weight: float) -> None:
+    """The bound grows with the weight of the factor part, as the error does. Exact scores are those of rankings."""
+    rng = np.random.default_rng(6)
+    seen = history(rng, 60)
+    scorer = BlendScorer.of(factors(rng, 60), [neighbours(rng, 60)], (weight, 0.3), seen)
+    for column in range(0, 60, 9):
+        scores = scorer.scores_of_users(seen)(column)
+        assert scores.exact is not None
+        exact = scores.exact(np.arange(N_USERS))
+        assert (np.abs(exact - scores.values) <= scores.errors).all()
+        assert np.max(scores.errors) < 1e-4 * weight
+        for user in (0, 3, N_USERS - 2):
+            expected = brute_force(scorer, Query(60, user, include_seen=True), seen)
+            assert exact[user] == pytest.approx(expected[column], rel=1e-9, abs=1e-9)
+
+
 def test_features_are_answered_by_the_feature_aware_part() -> None:
     rng = np.random.default_rng(3)
     seen = history(rng, 60)
