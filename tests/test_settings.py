@@ -46,7 +46,7 @@ def test_numbers_out_of_bounds_are_clamped(name: str, text: str, field: str, val
         ("SVC_WATCH_INTERVAL", "-1"),
         ("SVC_PORT", "http"),
         ("SVC_METRICS_ENABLED", "perhaps"),
-        ("SVC_PORT", "70000"),
+        ("SVC_PORT", "65536"),
         ("SVC_METRICS_PORT", "-1"),
         ("SVC_MAX_BODY_BYTES", "1.5"),
         ("SVC_LOG_FORMAT", "xml"),
@@ -56,6 +56,13 @@ def test_a_value_that_cannot_be_parsed_names_its_variable(name: str, text: str) 
     """The server does not start with a default in place of a mistyped value."""
     with pytest.raises(ConfigError, match=name):
         Settings.from_env({name: text})
+
+
+@pytest.mark.parametrize("port", [0, 1, 65535])
+def test_port_zero_and_the_highest_port_are_ports(port: int) -> None:
+    """Port 0 stands for any free port."""
+    settings = Settings.from_env({"SVC_PORT": str(port), "SVC_METRICS_PORT": str(port)})
+    assert (settings.port, settings.metrics_port) == (port, port)
 
 
 @pytest.mark.parametrize(("text", "workers"), [("1", 1), ("08", 8), ("64", 64), ("auto", None)])

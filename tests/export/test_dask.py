@@ -10,9 +10,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cryptography import x509
@@ -22,7 +24,9 @@ from cryptography.x509.oid import NameOID
 
 from svc.artifact import layout
 from svc.artifact.keys import parse_signing_keys, public_entry
+from svc.export import dask
 from svc.model.codec import encode
+from svc.progress import Progress, State
 from tests.export.conftest import manifest_of, rows_of
 from tests.forked import program
 from tests.serving.artifacts import SIGNING_KEYS, factor_model, header, write_artifact
@@ -194,3 +198,26 @@ def test_an_unreachable_scheduler_ends_with_8_and_an_invalid_engine_with_2(tmp_p
     for engine, code in (("dask://127.0.0.1:9", 8), ("spark://h:1", 2), ("dask://h", 2), ("tls://127.0.0.1:9", 8)):
         arguments = (tmp_path / "a.svc", "--output", tmp_path / "x.csv", "--engine", engine)
         assert recommend(*arguments, SVC_HTTP_TIMEOUT_SECONDS="1")[0] == code
+
+
+def test_progress_counts_the_finished_shards_and_their_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shards are retried by the cluster, and none is taken from another run of the same task."""
+    monkeypatch.setattr("distributed.as_completed", lambda futures, loop: list(futures))
+    shown: list[State] = []
+
+    class Client:
+        loop = None
+
+        def submit(self, function: object, task: int, *, pure: bool, retries: int) -> Future[SimpleNamespace]:
+            assert (function, pure, retries) == (dask.run_task, False, 3)
+            future: Future[SimpleNamespace] = Future()
+            future.set_result(SimpleNamespace(rows=task))
+            return future
+
+    display = SimpleNamespace(show=shown.append)
+    dask._run(Client(), [30, 12], Progress(display))  # type: ignore[list-item]
+    assert [(state.phase, state.done, state.total, state.rows) for state in shown] == [
+        ("recommending", 0, None, 0),
+        ("recommending", 1, 2, 30),
+        ("recommending", 2, 2, 42),
+    ]

@@ -17,7 +17,7 @@ import pytest
 from svc import events, logs
 from svc.artifact.keys import parse_signing_keys
 from svc.export.request import ExportRequest
-from svc.export.run import LogDisplay, open_artifact, score_all
+from svc.export.run import LogDisplay, Scored, open_artifact, score, score_all
 from svc.model.model import Model
 from svc.progress import EVERY_S, State
 from svc.serving.models.fragments import ItemFragments
@@ -194,8 +194,14 @@ def test_an_export_is_the_same_with_any_number_of_threads(
     assert len(seen) == 1
 
 
-def test_scoring_is_two_chunks_per_thread_ahead_and_ends_with_its_reader() -> None:
-    """Memory is bounded if the writer is slow. Closing the iterator ends the threads."""
+def test_scoring_is_two_chunks_per_thread_ahead_and_ends_with_its_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory is bounded if the writer is slow. Closing the iterator waits until its threads have ended."""
+
+    def slow_score(*arguments: Any) -> Scored:
+        time.sleep(0.05)
+        return score(*arguments)
+
+    monkeypatch.setattr("svc.export.run.score", slow_score)
     model, threads = MODELS["popularity"](), 2
     taken: list[int] = []
     model.ready()

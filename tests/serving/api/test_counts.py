@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from svc.metrics import Metrics
 from svc.model.ranking.query import Audience, Prepared, Query, Ranking
-from svc.serving.api.counts import AnswerFacts, count_request
+from svc.serving.api.bodies.requests import RecommendRequest
+from svc.serving.api.counts import AnswerFacts, cost_of_request, count_request
+from svc.serving.models.costs import Cost
 
 VECTOR = np.zeros(2)
 ITEMS = np.array([1], np.int32)
@@ -31,6 +35,22 @@ NOTHING = Ranking(ITEMS, VECTOR[:1])
 def test_a_ranking_without_a_trained_user_or_item_is_a_cold_start(prepared: Prepared, kind: str | None) -> None:
     """A related request with known seeds is never a cold start."""
     assert AnswerFacts.of(NOTHING, prepared).cold_start == kind
+
+
+@pytest.mark.parametrize(
+    ("features", "cost"),
+    [
+        ({"bio": "x" * 1023}, Cost.PLAIN),
+        ({"bio": "x" * 1024}, Cost.LONG),
+        ({"bio": ["x" * 1008, 7]}, Cost.LONG),
+        ({"bio": ["x" * 1007, 7]}, Cost.PLAIN),
+        ({"bio": [*["x" * 8192] * 4, "x" * 1015]}, Cost.LONG),
+        ({"bio": [*["x" * 8192] * 4, "x" * 1016]}, Cost.RULED),
+    ],
+)
+def test_texts_in_features_cost_an_item_for_each_1024_characters(features: dict[str, Any], cost: Cost) -> None:
+    """A number and a list cost as much as eight characters each."""
+    assert cost_of_request(RecommendRequest(user_id="u", user_features=features)) == cost
 
 
 def test_a_request_is_counted_and_timed_for_its_recipe_and_for_its_verb() -> None:
