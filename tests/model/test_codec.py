@@ -87,7 +87,7 @@ def around(pickled: bytes, *buffers: bytes) -> memoryview:
 
 
 @pytest.mark.parametrize("dtype", ALL_DTYPES)
-@pytest.mark.parametrize("shape", [(0,), (7,), (3, 5), (0, 4), (), (2, 3, 4)])
+@pytest.mark.parametrize("shape", [(0,), (7,), (3, 5), (0, 4), (), (2, 3, 4), (2, 1, 3, 2)])
 def test_arrays_come_back_equal_and_read_only(dtype: str, shape: tuple[int, ...]) -> None:
     """Arrays of every admitted type and shape keep their values. Decoded arrays are read-only."""
     value = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype)

@@ -169,14 +169,15 @@ def test_extreme_vectors_and_offsets_lose_no_item(
 @pytest.mark.parametrize("scale", [1e-30, 1e-3, 1.0, 1e6])
 @pytest.mark.parametrize("components", [1, 8, 257])
 def test_no_float32_product_errs_by_more_than_the_bound(components: int, scale: float) -> None:
-    """The bound holds also for numbers so small that float32 loses them."""
+    """The bound holds also for numbers so small that float32 loses them. It is small, so few items are rescored."""
     rng = np.random.default_rng(components)
     items = (rng.normal(size=(500, components)) * scale).astype(np.float32)
     for vector in rng.normal(size=(20, components)):
         approximate = (items @ vector.astype(np.float32)).astype(np.float64)
         true = row_sums(items.astype(np.float64) * vector)
         reach = np.linalg.norm(items.astype(np.float64), axis=1).max() * np.linalg.norm(vector)
-        assert np.abs(approximate - true).max() <= error_bound(components, float(reach))
+        bound = error_bound(components, float(reach))
+        assert np.abs(approximate - true).max() <= bound < 1e-4 * reach + 1e-34
 
 
 @pytest.mark.parametrize("cosine", [False, True])
