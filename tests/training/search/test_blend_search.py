@@ -99,7 +99,7 @@ def test_recent_popularity_raises_the_score_of_a_blend_if_choices_follow_release
 
 
 def test_blend_weights_sum_to_10_and_have_at_least_two_parts() -> None:
-    assert len(list(simplex(2, 1))) == 9
+    assert (len(list(simplex(2, 1))), len(list(simplex(3, 2)))) == (9, 18)
     for weights in simplex(3, 2):
         assert sum(weights) == 10
         assert sum(weight > 0 for weight in weights) >= 2
