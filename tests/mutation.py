@@ -74,7 +74,7 @@ def changed(node: ast.AST) -> Iterator[ast.AST | str]:
             yield str(not value)
         case ast.Constant(value=int(value)):
             yield str(value + 1)
-        case ast.Return(value=ast.expr()):
+        case ast.Return(value=ast.expr() as value) if ast.unparse(value) != "None":
             yield "return None"
         case ast.Expr(value=ast.Call() | ast.Await()):
             yield "pass"
