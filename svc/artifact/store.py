@@ -122,8 +122,8 @@ class HttpFolder:
 T = TypeVar("T")
 MAX_POINTER_BYTES: Final = 1024
 SHA8: Final = 8
-MAX_LOG_BYTES: Final = 16 << 20
 """The number of hex digits of the sha256 in the name of a version."""
+MAX_LOG_BYTES: Final = 16 << 20
 _SUFFIX = ".svc"
 _LOG_SUFFIX = ".log.jsonl"
 

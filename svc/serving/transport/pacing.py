@@ -62,7 +62,7 @@ class TurnScheduler(trio.abc.Instrument):
     """
 
     def __init__(self, refuse_within_s: float = math.inf) -> None:
-        """Make an idle scheduler. A request to be refused waits for `refuse_within_s`, longer only in a flood."""
+        """Make an idle scheduler. In a steady load, requests to be refused wait for at most about `refuse_within_s`."""
         self._refuse_within_s = refuse_within_s
         self._queues: dict[Rank, deque[trio.lowlevel.Task]] = {rank: deque() for rank in Rank}
         self._request_waits, self._refused_waits = trio.Event(), trio.Event()
@@ -146,7 +146,8 @@ class TurnScheduler(trio.abc.Instrument):
     async def _refuse(self) -> None:
         """Let in a few connections of rank REFUSED again and again, until cancelled.
 
-        The pace grows with the queue, so that the last of the queue waits for about `refuse_within_s`.
+        The pace grows with the queue, so that in a steady load no request waits much longer than `refuse_within_s`. The
+        last of a sudden crowd waits longer, because the pace falls as the queue empties.
         """
         queue = self._queues[Rank.REFUSED]
         while True:
