@@ -65,7 +65,7 @@ SEARCH_ONLY_DONE = _event("search_only_done", "info", "run_id n_completed exit_c
 BLEND_SEARCHED = _event("blend_searched", "info", "weights score seconds rank_ms")
 """A blend of the best trials was scored."""
 RANKER_JUDGED = _event("ranker_judged", "info", "ships metric gain n_users seconds")
-"""The learned order of the first page, served if `ships`, was compared with the winner's."""
+"""The learned order of the first page was compared with the winner's. It is used if `ships` is true."""
 TRAINING_FINAL_MODEL = _event("training_final_model", "info", "recommender")
 """The training of the winner on all data begins."""
 FINAL_MODEL_TRAINED = _event("final_model_trained", "info", "recommender")
@@ -235,7 +235,7 @@ INITIAL_ARTIFACT_PARSE_FAILED = _event("initial_artifact_parse_failed", "error",
 INITIAL_ARTIFACT_HMAC_FAILED = _event("initial_artifact_hmac_failed", "error", "name error kid")
 """At start: an artifact has an unknown kid or a wrong signature."""
 INITIAL_ARTIFACT_DESERIALIZE_FAILED = _event("initial_artifact_deserialize_failed", "error", "name error")
-"""At start: a payload is refused or broken, its version does not fit, or the model fails its rehearsal."""
+"""At start: a payload is refused or broken, its versions do not match the server, or the model fails its rehearsal."""
 INITIAL_ARTIFACT_HMAC_SKIPPED_DEV = _event("initial_artifact_hmac_skipped_dev", "warning", "name kid")
 """An artifact with the built-in key is accepted (--dev-allow-unsigned)."""
 ARTIFACT_LOADED = _event("artifact_loaded", "info", "name model_version kid best_class seconds")
@@ -271,7 +271,7 @@ ARTIFACT_DISAPPEARED = _event("artifact_disappeared", "warning", "name")
 SIDECAR_DISAPPEARED = _event("sidecar_disappeared", "warning", "name")
 """The .sha256 file beside an artifact is gone."""
 WATCHER_UNHANDLED_ERROR = _event("watcher_unhandled_error", "error", "error")
-"""A scan or poll failed by a defect. The next one runs."""
+"""A scan or poll failed by a defect. Later ones still run."""
 METADATA_FIELD_MISSING = _event("metadata_field_missing", "warning", "name fields")
 """With `on_field_missing: null`: item metadata lacks declared columns. Answers have null."""
 AVAILABILITY_LOADED = _event("availability_loaded", "info", "name mode n_ids n_items")

@@ -190,9 +190,9 @@ class Settings:
 
     # Load and waiting.
     scoring_threads: int | None = _var("SVC_SCORING_THREADS", None, _integer, low=1, high=64)
-    """Threads that score. Unset: all cores but one, in exports all. Servers add one for expensive requests."""
+    """Threads that score. Unset: all cores but one, in exports all cores. Servers add one for expensive requests."""
     max_queue_s: float = _var("SVC_MAX_QUEUE_SECONDS", 2.0, _number, low=0, high=3600)
-    """Limit of waiting. A request that would wait for over 80% of it, a batch for over 40%, gets 503. 0: no limit."""
+    """Longest wait. A request that would wait for over 80% of it, or a batch for over 40%, gets 503. 0: no limit."""
     cached_answers: int = _var("SVC_CACHED_ANSWERS", 4096, _integer, low=0, high=1_000_000)
     """Answers of at most 4 KiB that each worker keeps for repeated requests to the same model. 0: none."""
     cached_answers_bytes: int = _var("SVC_CACHED_ANSWERS_BYTES", 16 * MIB, _size, low=0, high=GIB)

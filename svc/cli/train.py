@@ -155,7 +155,7 @@ def command(
     ] = None,
     accept_data_change: Annotated[
         bool,
-        typer.Option("--accept-data-change", help="Train though the data changed by more than cleansing.max_change."),
+        typer.Option("--accept-data-change", help="Train even if the data changed by more than cleansing.max_change."),
     ] = False,
     metrics_file: Annotated[
         Path | None,

@@ -47,7 +47,7 @@ ROLLBACK_EPILOG = """
   svc rollback recipes/books.yaml --hold
   svc rollback recipes/books.yaml --to 3f9a1c07
 
-Without --to: the version live before by the log, else the next older one.
+Without --to: the version that was live before, else the next older one.
 
 [bold]Exit codes[/bold]
   0 live                                5 nothing older, or not trusted

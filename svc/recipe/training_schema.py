@@ -237,7 +237,7 @@ class Training(Block):
     )
     ranker: Ranker = Field(
         default="off",
-        description="search: learn the order of the first page from all features of items. It ships only if it is "
+        description="search: learn the order of the first page from all features of items. It is used only if it is "
         "better than the winner by more than chance.",
     )
     sample_users: Positive | None = Field(
