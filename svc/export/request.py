@@ -98,9 +98,14 @@ class ExportRequest:
 
     def _digest(self) -> str:
         """Return the digest of the items that may be recommended. It differs if a list changed between shards."""
-        candidates = hashlib.sha256(b"" if self.allowed is None else self.allowed.bits.tobytes())
-        # Not the vectors of new items: their last bits depend on the processor.
-        candidates.update(b"" if self.new is None else self.new.ids.hashes.tobytes())
+        candidates, new = hashlib.sha256(), self.new
+        if self.allowed is not None:
+            flags = self.allowed.flags()
+            if new is not None:  # in the order of the hashes, because a query may list new items in any order
+                flags[new.n_known :] = flags[new.n_known :][new.ids.rows]
+            candidates.update(flags.tobytes())
+        if new is not None:  # not the vectors: their last bits depend on the processor
+            candidates.update(new.ids.hashes.tobytes())
         return f"sha256:{candidates.hexdigest()}"
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from svc.export.request import ExportRequest, Shard
 from svc.model.ids import IdTable, digest
+from svc.model.ranking.item_sets import ItemSet
 from svc.model.ranking.new_items import NewItems
 from tests.export.conftest import Artifact, Export, manifest_of, rows_of
 
@@ -25,11 +26,14 @@ def test_each_id_is_in_exactly_one_shard(text: str, count: int) -> None:
 def test_the_manifest_tells_lists_of_new_items_apart() -> None:
     """Parts with other new items are of another export. The order of the list does not matter."""
 
-    def candidates(*ids: str) -> str:
+    def candidates(*ids: str, sold: str = "") -> str:
         new = NewItems(IdTable.from_ids(ids), np.zeros((len(ids), 2)), 9, None)
-        return str(ExportRequest(output="x.csv", new=new).asked("all")["candidates"])
+        allowed = ItemSet.of_flags(np.array([True] * 9 + [item != sold for item in ids])) if sold else None
+        return str(ExportRequest(output="x.csv", allowed=allowed, new=new).asked("all")["candidates"])
 
     assert candidates("n1", "n2") == candidates("n2", "n1") != candidates("n1", "n3")
+    ordered = candidates("n1", "n2", "n3", sold="n1")
+    assert ordered == candidates("n3", "n1", "n2", sold="n1") != candidates("n1", "n2", "n3", sold="n2")
 
 
 def test_a_list_of_users_is_exported_in_its_order(artifact: Artifact, recommend: Export, tmp_path: Path) -> None:
