@@ -7,7 +7,7 @@ import pytest
 
 from svc.errors import TimeMixture, TimeUnitRequired
 from svc.recipe.schema import Cleansing
-from svc.training.data.times import odd_years
+from svc.training.data.times import BAD_TIME, odd_years, to_nanoseconds
 from tests.training.data.test_fetch import refusal
 from tests.training.data.test_interactions import SCHEMA, frame, from_frame
 
@@ -29,6 +29,11 @@ def test_a_date_beyond_int64_in_nanoseconds_drops_its_row(dtype: str) -> None:
     found = from_frame(data, schema, Cleansing(), with_times=True)
     assert found.times is not None
     assert (found.times.tolist(), found.dropped) == ([1704067200 * 10**9], {"bad_times": 2})
+
+
+def test_a_column_of_missing_categories_has_no_usable_time() -> None:
+    """A table of Parquet whose dictionary is empty has such a column."""
+    assert to_nanoseconds(pd.Series([None, None], dtype="category"), None).tolist() == [BAD_TIME] * 2
 
 
 def test_a_numeric_time_needs_its_unit() -> None:

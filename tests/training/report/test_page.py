@@ -194,9 +194,13 @@ def test_text_of_the_data_is_never_markup(reported: Trained) -> None:
     """Ids, titles and parameters are escaped."""
     text = "<script>alert(1)</script>"
     model = popularity_model()
-    page = render({**reported.header, "best_params": {text: text}}, Counts.of(model.history, model.n_items))
+    tuning = {**reported.header["tuning"], "too_slow": 4}
+    page = render(
+        {**reported.header, "best_params": {text: text}, "tuning": tuning}, Counts.of(model.history, model.n_items)
+    )
     assert "<script" not in page
     assert page.count("&lt;script&gt;") == 2
+    assert "4 of the pruned too slow for training.max_rank_ms" in page
 
 
 def test_an_artifact_without_training_facts_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

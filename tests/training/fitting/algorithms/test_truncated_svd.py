@@ -45,3 +45,16 @@ def test_normalization_by_degrees_gives_the_low_pass_filter_of_the_paper() -> No
     expected = (dense / np.sqrt(of_items)) @ low * np.sqrt(of_items)
     found = WeightedSVDRecommender(matrix, n_components=20, weighting="DEGREES").learn()
     np.testing.assert_allclose(found.get_score(ROWS), expected, atol=1e-9)
+
+
+def test_bm25_weighs_rare_items_and_short_histories_more() -> None:
+    """The matrix is decomposed with the weights k1 = 1.2 and b = 0.75, and scores are divided by the items' weights."""
+    matrix = interactions()
+    dense = matrix.toarray()
+    of_users, of_items = (np.maximum(dense.sum(axis=axis), 1.0) for axis in (1, 0))
+    rarity = np.log(60 / of_items) + 1.0
+    saturation = 2.2 / (1.0 + 1.2 * (0.25 + 0.75 * of_users / of_users.mean()))
+    _, _, vectors = np.linalg.svd(dense * np.outer(saturation, rarity))
+    low = vectors[:20].T @ vectors[:20]
+    found = WeightedSVDRecommender(matrix, n_components=20, weighting="BM_25").learn()
+    np.testing.assert_allclose(found.get_score(ROWS), (dense * rarity) @ low / rarity, atol=1e-6)
