@@ -137,7 +137,7 @@ def _ranker(header: dict[str, Any]) -> dict[str, str]:
     span = f"{_number(gain.get('value'))} ({_number(gain.get('low'))} to {_number(gain.get('high'))})"
     parts = sorted(groups.items(), key=lambda group: -group[1] if isinstance(group[1], float) else 0.0)
     by = f", by {', '.join(f'{_text(name)} {_number(value)}' for name, value in parts)}" if parts else ""
-    return {"ranker": f"{'ships' if ranker.get('ships') is True else 'stays away'}, gain {span}{by}"}
+    return {"ranker": f"{'used' if ranker.get('ships') is True else 'not used'}, gain {span}{by}"}
 
 
 def _mapping(value: Any) -> dict[str, Any]:

@@ -151,10 +151,10 @@ def test_inspect_prints_the_gain_and_features_of_the_ranker(inspected: Callable[
     for ranker, line in (
         (
             {"ships": True, "gain": gain, "groups": {"scores": 0.4, "popularity": 1.2}},
-            "ships, gain 0.0548 (0.048 to 0.0616), by popularity 1.2, scores 0.4",
+            "used, gain 0.0548 (0.048 to 0.0616), by popularity 1.2, scores 0.4",
         ),
-        ({"ships": False, "gain": gain}, "stays away, gain 0.0548 (0.048 to 0.0616)"),
-        ({"ships": 3, "gain": [1], "groups": {"scores": "x"}}, "stays away, gain - (- to -), by scores x"),
+        ({"ships": False, "gain": gain}, "not used, gain 0.0548 (0.048 to 0.0616)"),
+        ({"ships": 3, "gain": [1], "groups": {"scores": "x"}}, "not used, gain - (- to -), by scores x"),
     ):
         assert f"ranker: {line}" in inspected(ranker=ranker)
 
