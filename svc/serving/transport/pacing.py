@@ -22,7 +22,7 @@ The number grows by one after a full turn shorter than SHORT_TURN_S, and is halv
 SHORT_TURN_S = 1e-3
 # With clients that send three times as many requests as the server can answer (open loop, 41,000 items), the rate of
 # answers is 65 to 71% of the capacity. It is 35% without this pace and without refusals before parsing.
-REFUSED_AT_ONCE, REFUSED_EVERY_S, REFUSED_SOONEST_S = 16, 12e-3, 1e-3
+REFUSED_AT_ONCE, REFUSED_EVERY_S, REFUSED_SOONEST_S = 16, 10e-3, 1e-3
 """At most REFUSED_AT_ONCE requests are refused every REFUSED_EVERY_S, because refusals take time from answers.
 
 If many requests wait to be refused, the time between is shorter, but at least REFUSED_SOONEST_S."""
