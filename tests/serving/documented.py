@@ -49,6 +49,8 @@ def require_documented(method: str, path: str, status: int, headers: Mapping[str
     told = {name.lower() for name in answer["headers"]}
     own = {"x-request-id", "x-svc-model-version", "retry-after", "allow"}
     assert headers.keys() & own <= told, f"{method} {path}: {status} has headers that the document lacks"
+    kind = headers.get("content-type", "").partition(";")[0]
+    assert kind in (answer["content"] or {""}), f"{method} {path}: {status} has the undocumented type {kind!r}"
     content = answer["content"].get("application/json")
     if content is not None:
         for error in _validator(json.dumps(content["schema"])).iter_errors(json.loads(body)):

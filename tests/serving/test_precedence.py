@@ -37,14 +37,16 @@ async def test_a_batch_on_the_event_loop_continues_after_the_last_single_request
 
 
 async def test_single_requests_pause_a_batch_for_at_most_the_share() -> None:
+    """A pausing thread leaves the processor to the single request."""
     precedence = Precedence()
     with precedence:
         began = trio.current_time()
         await precedence.give_way(1)
         assert trio.current_time() - began == pytest.approx(PAUSE_SHARE)
-        started = time.perf_counter()
-        precedence.give_way_in_thread(0.01)
-        assert time.perf_counter() - started >= PAUSE_SHARE * 0.01
+        started, busy = time.perf_counter(), time.thread_time()
+        precedence.give_way_in_thread(0.02)
+        assert time.perf_counter() - started >= PAUSE_SHARE * 0.02
+        assert time.thread_time() - busy < 0.5 * PAUSE_SHARE * 0.02
 
 
 async def test_a_batch_in_a_thread_continues_after_the_single_request() -> None:

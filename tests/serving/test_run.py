@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 import trio
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from svc import logs
 from svc.errors import ConfigError
@@ -93,7 +94,8 @@ def records(monkeypatch: pytest.MonkeyPatch, freezes: list[str]) -> Iterator[Rec
     descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)
     hangup = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
     logs.configure(Settings(log_format="json"), write=collected.add)
-    yield collected
+    with threadpool_limits(limits=2, user_api="blas"):
+        yield collected
     signal.signal(signal.SIGHUP, hangup)
     for listener in bound:
         listener.close()
@@ -204,6 +206,7 @@ def test_a_server_answers_reloads_keys_and_drains_in_one_life(
         with urllib.request.urlopen(f"http://127.0.0.1:{records.of('monitoring_started')[0]['port']}/metrics") as page:
             assert b"svc_" in page.read()
         assert (gc.get_threshold()[2], freezes) == (100, ["freeze"])
+        assert {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"} == {1}
         assert len(set(resource.getrlimit(resource.RLIMIT_NOFILE))) == 1
         for number, text in enumerate(("", "damaged"), start=1):
             (tmp_path / "keys").write_text(text)

@@ -188,9 +188,14 @@ def test_long_targets_and_heads_have_their_own_statuses(step: int) -> None:
                 reader.head()
 
 
-def test_a_hundred_headers_are_accepted_and_no_more() -> None:
+def test_a_hundred_headers_and_64_kib_are_accepted_and_no_more() -> None:
     many = b"".join(b"X-%d: y\r\n" % place for place in range(MAX_HEADERS - 1))
     assert len(head(b"GET / HTTP/1.1\r\nHost: a\r\n" + many + b"\r\n").headers) == MAX_HEADERS
+    start, end = b"GET / HTTP/1.1\r\nHost: a\r\nX: ", b"\r\n\r\n"
+    longest = b"x" * (MAX_HEAD_BYTES - len(start + end))
+    assert head(start + longest + end).headers[-1] == (b"x", longest)
+    with pytest.raises(HeadersTooLarge):
+        head(start + longest + b"x" + end)
 
 
 def test_a_head_that_arrives_byte_by_byte_is_searched_once() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import socket
+import time
 import weakref
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,11 @@ from structlog.testing import capture_logs
 from svc.errors import ArtifactReadError, InternalError
 from svc.model.ranking.item_sets import ItemSet
 from svc.processes import SharedPage
+from svc.recipe.serving_schema import Availability
 from svc.serving.api.authentication import hash_api_key, parse_api_keys
 from svc.serving.api.key_policies import parse_policies
 from svc.serving.models.recipes import Policy
-from svc.serving.models.registry import Entry, Served, WorkersState
+from svc.serving.models.registry import Entry, ListState, Served, WorkersState
 from svc.serving.transport.connection import VACANT
 from svc.serving.workers import channel
 from svc.serving.workers.counters import WorkerPage
@@ -103,6 +105,9 @@ async def test_a_worker_that_ends_before_accepting_does_not_use_the_listener() -
 
 
 KEY = "k" * 43
+DECLARED = Availability.model_validate(
+    {"source": {"type": "csv", "path": "there.csv"}, "id_column": "item_id", "mode": "deny"}
+)
 
 
 async def asked(address: tuple[str, int], body: bytes = b'{"user_id": "u1", "limit": 5}', key: str = KEY) -> bytes:
@@ -129,7 +134,10 @@ def test_inherited_descriptors_are_opened_in_the_order_of_the_fields() -> None:
 
 
 async def test_a_worker_follows_orders_about_models_keys_and_drain(tmp_path: Path, freezes: list[str]) -> None:
-    """The worker applies new keys, rates and lists. It swaps models, drops the old model, and drains."""
+    """The worker applies new keys, rates and lists. It swaps models, drops the old model, and drains.
+
+    It knows the age of a list.
+    """
     models = []
     for dimensions in (4, 5):
         prepare(tmp_path, factor_model(10, 30, dimensions))
@@ -147,8 +155,12 @@ async def test_a_worker_follows_orders_about_models_keys_and_drain(tmp_path: Pat
 
     async def put(number: int, available: ItemSet | None = None) -> Served | None:
         state = ServedState(number, 0.0, Policy(), available, None, keeps_new=False)
-        await tell("entry", Entry("a", "a.yaml"), state)
-        return worker._registry.require("a").served
+        listed = ListState(DECLARED, None, time.perf_counter() - 100)
+        await tell("entry", Entry("a", "a.yaml", availability=listed), state)
+        entry = worker._registry.require("a")
+        assert entry.availability is not None
+        assert 100 <= (entry.availability.age_s() or 0) < 160
+        return entry.served
 
     async def serve(number: int) -> None:
         package: Package = models[number].package

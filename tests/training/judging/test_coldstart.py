@@ -111,14 +111,11 @@ def test_a_feature_that_predicts_popularity_shows_skill(make_recipe: Make, tmp_p
     assert (event["score"], event["popularity_score"]) == (cold["model"]["ndcg"], cold["popularity"]["ndcg"])
 
 
-def test_the_baseline_sees_the_few_items_that_differ_from_most(make_recipe: Make, tmp_path: Path, log: Any) -> None:
+def test_the_baseline_sees_the_few_items_that_differ_from_most(make_recipe: Make, tmp_path: Path) -> None:
     """Nine items in ten share a number, and the popular ones differ. The baseline scores above random rankings."""
     numbers = [str(1 + item) if item < 12 else "0" for item in range(120)]
     task = _task(make_recipe, tmp_path, {"stars": numbers}, "numerical")
     cold = evaluate_cold_start(task, _trial(1.0), _search())["item"]
-    (told,) = [record for record in log if record["event"] == "cold_start_evaluated"]
-    assert told["side"] == "item"
-    assert (told["score"], told["popularity_score"]) == (cold["model"]["ndcg"], cold["popularity"]["ndcg"])
     assert cold["intervals"]["popularity"][0] > cold["intervals"]["random"][1]
 
 

@@ -141,13 +141,17 @@ def test_the_health_of_workers_is_described() -> None:
     registry = Registry()
     registry.workers = WorkersState(4, 3, 1)
     answer, status = registry.health()
-    require_documented("GET", "/v1/health", status, {}, json.dumps(answer).encode())
+    headers = {"content-type": "application/json"}
+    require_documented("GET", "/v1/health", status, headers, json.dumps(answer).encode())
     with pytest.raises(AssertionError, match="breaks the document"):
-        require_documented("GET", "/v1/health", status, {}, json.dumps({**answer, "other": 1}).encode())
+        require_documented("GET", "/v1/health", status, headers, json.dumps({**answer, "other": 1}).encode())
 
 
 def test_client_generators_find_a_type_for_every_field() -> None:
-    """Schemas of requests are plain objects without `default`. A filter is an object, or a text in a query string."""
+    """Schemas of requests are plain objects without `default`. A filter is an object, or a text in a query string.
+
+    The fields of a recommended item are described.
+    """
     whole = document(__version__, has_keys=True, has_metrics=True)
     schemas = whole["components"]["schemas"]
     for name in ("RecommendRequest", "RelatedRequest"):
@@ -157,6 +161,7 @@ def test_client_generators_find_a_type_for_every_field() -> None:
         assert schemas[name]["properties"]["filter"]["additionalProperties"] is True
     assert schemas["RecommendRequest"]["properties"]["limit"]["description"] == "Most items to return. Default: 10."
     assert "Default" not in schemas["RecommendRequest"]["properties"]["user_id"].get("description", "")
+    assert all(field.get("description") for name, field in schemas["Item"]["properties"].items() if name != "item_id")
     assert schemas["ItemDescription"]["additionalProperties"] is True
     assert not any("default" in field for schema in schemas.values() for field in schema.get("properties", {}).values())
     assert schemas["RecommendBatch"]["properties"]["requests"]["items"] == {
