@@ -17,7 +17,7 @@ from typing import BinaryIO, TypeVar
 
 T = TypeVar("T")
 LONGEST_BASE = 100
-"""Most characters of `base` in a temporary name, because file systems limit the length of names."""
+"""Maximum number of characters of `base` in a temporary name, because file systems limit the length of names."""
 
 
 def replace_file(path: Path, content: bytes, *, mode: int | None = None) -> None:

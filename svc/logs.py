@@ -48,7 +48,10 @@ _SHORTEST_KEY: Final = 43
 _KEY_CHARACTERS: Final = "".join(map(chr, (*range(48, 58), *range(65, 91), *range(97, 123), 45, 95)))
 _BLANK = re.compile(r"\s")
 MAX_TEXT: Final = 32 << 10
-"""Most characters of a text that are scanned and logged. Of a longer text, the beginning and the end are logged."""
+"""Maximum number of characters of a text that are scanned and logged.
+
+Of a longer text, the beginning and the end are logged.
+"""
 _TAIL: Final = 8 << 10
 _MAX_DEPTH = 6
 _EVENT_WIDTH = 20

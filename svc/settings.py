@@ -211,11 +211,11 @@ class Settings:
     max_body_bytes: int = _var("SVC_MAX_BODY_BYTES", 128 * MIB, _size, low=MIB, high=2 * GIB)
     """Largest request body."""
     max_feature_dim: int = _var("SVC_MAX_FEATURE_DIM", 32_768, _integer, low=16, high=100_000)
-    """Most numbers in the encoded features of a user, and of an item."""
+    """Maximum length of the encoded features of a user, and of an item."""
     max_download_bytes: int = _var("SVC_MAX_DOWNLOAD_BYTES", 256 * MIB, _size, low=MIB, high=16 * GIB)
     """Largest table that is read over http(s). Decompressed, it may have eight times as much."""
     max_sql_rows: int = _var("SVC_MAX_SQL_ROWS", 50_000_000, _integer, low=1, high=10**12)
-    """Most rows of a SQL or BigQuery source."""
+    """Maximum rows of a SQL or BigQuery source."""
 
     # TLS, browsers and hidden fields.
     tls_cert_file: str | None = _var("SVC_TLS_CERT_FILE", None, str)

@@ -31,7 +31,7 @@ from svc.settings import Settings
 from svc.sources.files import HashingFile
 
 AHEAD = 2
-"""Most chunks per thread that are submitted or scored but not yet written.
+"""Maximum number of chunks per thread that are submitted or scored but not yet written.
 
 Two keep every thread busy, and the memory stays bounded.
 """

@@ -470,7 +470,7 @@ def keys_text(keys: Keys, settings: Settings, artifact: str | None = None) -> st
 def signing_keys(keys: Keys, settings: Settings, artifact: str | None = None) -> SigningKeys:
     """Return the parsed `keys`. If `keys` is None, return the keys of SVC_SIGNING_KEYS and SVC_VERIFY_KEYS.
 
-    Raises ConfigError, whose message contains no key, and ArtifactReadError as `keys_text`.
+    Raises ConfigError and ArtifactReadError as `keys_text` does. No message contains a key.
     """
     if keys is None and settings.verify_keys:
         return load_signing_keys(settings)

@@ -1,13 +1,13 @@
 """Encode features of users and items as vectors, by the same rules in training and in serving.
 
-Each column of the feature table has a range of places in the vector, by its kind:
+Each column of the feature table has a range of components of the vector, by its kind:
 
-- `categorical` and `multi_label`: a place for each token, 1 if the value is or contains the token
-- `numerical`: a place for the standardized value, or no place if the training values do not vary
-- `text`: a place for each word
-- `vector`: a place for each dimension
+- `categorical` and `multi_label`: one component for each token, 1 if the value is or contains the token
+- `numerical`: one component, the standardized value, or none if the training values do not vary
+- `text`: one component for each word
+- `vector`: one component for each dimension
 
-The last place of the vector is the constant 1.
+The last component of the vector is the constant 1.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FARTHEST_RANGES = 10.0
 
 @dataclass(eq=False, repr=False)
 class TokenColumn(Stored):
-    """A `categorical` or `multi_label` column: one place for each token of its vocabulary."""
+    """A `categorical` or `multi_label` column, encoded as one component for each token of its vocabulary."""
 
     name: str
     kind: Literal["categorical", "multi_label"]
@@ -62,7 +62,7 @@ class TokenColumn(Stored):
         return list(dict.fromkeys(text for text in texts if text is not None))
 
     def read(self, value: object) -> tuple[Value, list[str]]:
-        """Return the places of the known tokens with a 1 for each, and a list of the unknown tokens.
+        """Return the positions of the known tokens with a 1 for each, and a list of the unknown tokens.
 
         A token is unknown if training did not keep it. The list has the form `column=token`, with long tokens cut.
         """
@@ -122,7 +122,7 @@ class NumberColumn(Stored):
         return np.where(np.isfinite(values), standard, 0.0)
 
     def read(self, value: object) -> tuple[Value, list[str]]:
-        """Return the place and the standardized value, and an empty list of unknowns.
+        """Return the position and the standardized value, and an empty list of unknowns.
 
         A column that does not vary gives NOTHING. Raises FeatureValueUnusable for a value that is not a finite number
         or far out of the training range.
@@ -156,7 +156,7 @@ Column = TokenColumn | NumberColumn | TextColumn | VectorColumn
 
 @dataclass(eq=False, repr=False)
 class SideEncoder(Stored):
-    """Turns the features of one user or item into a vector of `dim` places, the last of which is the constant 1."""
+    """Turns the features of one user or item into a vector of `dim` components, the last of which is the constant 1."""
 
     encoders: tuple[Column, ...]
 

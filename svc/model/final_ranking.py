@@ -47,8 +47,8 @@ def apply_rules(
 ) -> Ranking:
     """Rearrange `ranking`, the answer to `candidate_query(query)`, by the rules of `query`.
 
-    `rank` answers further queries by score alone, for the scores of pins, and if the rules need more items. `similar`
-    compares items for diversity.
+    `rank` ranks by the model's scores alone. It is called for the scores of pins, and if the rules need more items than
+    `ranking` has. `similar` compares items for diversity.
     """
     rules = query.rules
     if rules is None or not len(ranking.items):

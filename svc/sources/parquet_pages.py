@@ -35,7 +35,7 @@ _DELTA_LENGTHS, _DELTA_TEXTS = 6, 7
 _CODES = (2, 8)
 _DATA, _DICTIONARY, _DATA_2 = 0, 2, 3
 _MOST_AT_ONCE = 1 << 16
-"""Most lengths in a block, and most codes unpacked at once. Writers make blocks of 128 or 256 lengths."""
+"""Maximum number of lengths in a block, and of codes unpacked at once. Writers make blocks of 128 or 256 lengths."""
 _MOST_LEVELS = 4
 _MOST_VARINT_BYTES = 10
 # Field types of Thrift's compact protocol. It has three sizes of integers, all stored as varints.

@@ -120,7 +120,7 @@ def test_an_export_survives_a_killed_worker(scheduler: str, tmp_path: Path) -> N
 
 
 def test_workers_verify_with_their_own_keys(scheduler: str, tmp_path: Path) -> None:
-    """An artifact of a key that the worker lacks ends the command with 5. A worker without keys ends it with 8."""
+    """The command exits with 5 if a worker lacks the key that signed the artifact, and with 8 if it has no keys."""
     source, out = tmp_path / "a.svc", tmp_path / "all.csv"
     write_artifact(source, factor_model(50, 40, 4))
     arguments = (source, "--output", out, "--engine", scheduler, "--shards", "2")

@@ -309,7 +309,7 @@ async def test_a_late_request_is_answered_from_the_cache() -> None:
 
 
 class Opened:
-    """The parts of a request that are read before it is parsed."""
+    """A stub of an unparsed request, with its method, target and timeout header."""
 
     def __init__(self, line: str, timeout: bytes | None = None) -> None:
         self._method, _, self._target = line.encode("latin-1").partition(b" ")

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Value = tuple[NDArray[np.intp], NDArray[np.float64]]
-"""An encoded value: places within the range of its column, (z,), and the numbers at these places, (z,)."""
+"""An encoded value: positions in the range of its column, (z,), and the numbers at these positions, (z,)."""
 NOTHING: Value = (np.empty(0, dtype=np.intp), np.empty(0))
 """The encoding of a missing value."""
 

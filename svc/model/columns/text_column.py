@@ -76,7 +76,7 @@ def _with_joiners(run: re.Match[str]) -> str:
 
 @dataclass(eq=False, repr=False)
 class TextColumn(Stored):
-    """A `text` column: one place for each word of the vocabulary.
+    """A `text` column, encoded as one component for each word of the vocabulary.
 
     `vocabulary` holds W words. `item_counts`, (W,) int32, is the number of training items that contain each word.
     `n_items` is the number of all training items.
@@ -138,10 +138,10 @@ class TextColumn(Stored):
         return {*words} - self._place_of.keys()
 
     def read(self, value: object) -> tuple[Value, list[str]]:
-        """Return the places of the known words with their weights, and a list about the unknown words.
+        """Return the positions of the known words with their weights, and a list about the unknown words.
 
-        The places ascend, and the weights are scaled to length one. If there are unknown words, the list has one text
-        with the number of distinct ones, such as "title: 3 words".
+        The positions ascend, and the weights are scaled to length one. If there are unknown words, the list has one
+        text with the number of distinct ones, such as "title: 3 words".
         """
         counts = Counter(self.words(value))
         place_of = self._place_of

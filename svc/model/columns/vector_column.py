@@ -16,7 +16,7 @@ from svc.model.columns.feature_values import NOTHING, Value, kind_of
 
 @dataclass(eq=False, repr=False)
 class VectorColumn(Stored):
-    """A `vector` column: one place for each dimension of its vectors.
+    """A `vector` column, encoded as one component for each dimension of its vectors.
 
     All vectors are divided by `length`, the root mean square of the lengths of the training vectors, so that the
     regularization has the same effect on vectors of any scale.
@@ -71,7 +71,7 @@ class VectorColumn(Stored):
             raise self._unusable("it holds something other than numbers") from None
 
     def read(self, value: object) -> tuple[Value, list[str]]:
-        """Return all places and the scaled numbers, or NOTHING, and an empty list of unknowns.
+        """Return all positions and the scaled numbers, or NOTHING, and an empty list of unknowns.
 
         NOTHING stands for a missing vector, and for every vector of a column of width 0. Raises as `vector` does.
         """

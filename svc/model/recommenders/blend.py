@@ -134,7 +134,7 @@ class BlendScorer(Scorer):
         for part, weight, deviation in zip(parts, self.weights, deviations, strict=True):
             if deviation > 0:
                 own = part.contributions(query, history, items)
-                n_own = len(own.columns)  # dislikes, which are last, add nothing by least squares
+                n_own = len(own.columns)  # iALS has no addends for dislikes, which come last
                 addends[:, :n_own] += own.of_columns * (weight / deviation)
         of_history = Contributions(rows, addends, n_disliked=len(query.dislikes))
         if self.popularity is None:

@@ -98,9 +98,9 @@ class RefusalThrottle:
 
 
 FIRST_SEEN_CLIENTS = 1024
-"""Most clients that a server without keys remembers, so that the log names each of them only once."""
+"""Maximum number of clients that a server without keys remembers, so that the log names each of them only once."""
 ACCEPTED_KEYS = 1024
-"""Most accepted keys in the cache."""
+"""Maximum number of accepted keys in the cache."""
 # With these limits, a flood of wrong keys lowers the rate of answers to other clients by less than a fifth.
 REFUSALS_PER_S, REFUSALS_AT_ONCE = 50.0, 50.0
 LONGEST_WAIT_S = 20.0

@@ -82,7 +82,10 @@ def _range(name: str, operators: Mapping[str, Any], field: NumberField) -> Itera
 
 
 TRACEBACKS_A_MINUTE = 10
-"""Most tracebacks logged in a minute. Without this bound, a failure of every request would fill the disk."""
+"""Maximum number of tracebacks logged in a minute.
+
+Without this bound, a failure of every request would fill the disk.
+"""
 
 _last_tracebacks: deque[float] = deque(maxlen=TRACEBACKS_A_MINUTE)
 

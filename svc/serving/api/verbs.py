@@ -53,7 +53,7 @@ INLINE_BODY_BYTES = 4096
 INLINE_CHARACTERS = 256
 """Replaces INLINE_BODY_BYTES if the model splits texts into characters. Splitting 4,096 bytes takes 10 ms."""
 INLINE_ITEMS = 100
-"""Most items of an answer that is encoded on the event loop."""
+"""Maximum number of items of an answer that is encoded on the event loop."""
 LIGHT_BODY_BYTES = 16384
 """Longest body whose work goes to the thread for light requests, if the query is not expensive."""
 CACHED_BYTES = 4096

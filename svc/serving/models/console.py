@@ -27,7 +27,7 @@ from svc.serving.models.threads import lower_priority
 from svc.settings import Settings
 
 MAX_VALUES = 200
-"""Most values that `feature_columns` returns for a column."""
+"""Maximum number of values that `feature_columns` returns for a column."""
 BLOCK_BYTES = 64 * 1024
 """Approximate length of the JSON that is searched in one step. Each step holds the GIL."""
 LONGEST_SEARCH_S = 2.0
@@ -145,7 +145,7 @@ def _column(column: Column, *, open_values: bool) -> dict[str, Any]:
 
 
 MOST = 100
-"""Most versions that `read_versions` returns."""
+"""Maximum number of versions that `read_versions` returns."""
 
 ReadVersions = Callable[[str], dict[str, Any]]
 """A function that returns the result of `read_versions` for the recipe of a given name.

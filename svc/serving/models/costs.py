@@ -13,26 +13,26 @@ from enum import IntEnum
 from svc.model.ranking.query import Query
 
 PLAIN_LIMIT, PLAIN_PROFILE = 32, 64
-"""Most items that a PLAIN query returns, and most items in its history, counting dislikes.
+"""Maximum number of items that a PLAIN query returns, and of items in its history, counting dislikes.
 
 PLAIN_LIMIT is also the largest number of items given by features in a LONG query. PLAIN_PROFILE is also the longest
 history of a query that is RULED for another reason than its history."""
 LONG_PROFILE = 1000
-"""Most items in the history of a LONG query, counting dislikes."""
+"""Maximum number of items in the history of a LONG query, counting dislikes."""
 RULED_PROFILE = 2000
-"""Most items in the history of a query that is RULED only because of its history, counting dislikes.
+"""Maximum number of items in the history of a query that is RULED only because of its history, counting dislikes.
 
 It is the most that a request can name as history and dislikes. These 2,000 take twice the processor time of 1,000, and
 3 to 40 times that of 10. The history of a known user may be longer.
 """
 PLAIN_CONDITIONS, LONG_CONDITIONS, RULED_CONDITIONS = 8, 16, 64
-"""Most conditions in the filter and the boosts of a PLAIN, LONG and RULED request.
+"""Maximum number of conditions in the filter and the boosts of a PLAIN, LONG and RULED request.
 
 Finding the items of a condition takes 0.1 to 2 ms."""
 RULED_LIMIT = 100
-"""Most items that a query returns if it is RULED for another reason than its history."""
+"""Maximum number of items that a query returns if it is RULED for another reason than its history."""
 LARGEST_CALL = 256
-"""Most queries that one call of a model scores."""
+"""Maximum number of queries that one call of a model scores."""
 UNKNOWN_PLAIN_S = 1e-3
 """Assumed processor seconds of a plain query before any is measured."""
 MEASUREMENTS = 9

@@ -46,7 +46,7 @@ Other requests wait until the whole call ends."""
 SLICE_S = CALL_S / 2
 """Expected processor seconds that the queries of batches take in one call of cheap queries."""
 EXPENSIVE_AT_ONCE = 32
-"""Most expensive queries in a call.
+"""Maximum number of expensive queries in a call.
 
 The number is lower if they are expected to take longer than CALL_S. Queries that a call had no time for return to the
 front of the queue."""

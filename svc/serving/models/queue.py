@@ -20,7 +20,7 @@ from svc.serving.admission import Pace, WaitBudget
 from svc.serving.models.costs import Cost, cost_of
 
 ANSWERED_A_TURN, ANSWERED_WHILE_OTHERS_WAIT = 16, 2
-"""Most requests that are woken in one turn of the event loop after a call.
+"""Maximum number of requests that are woken in one turn of the event loop after a call.
 
 They encode and send their answers in the next turn, and a health probe waits for all of them. The second number applies
 while more requests wait in the queue."""

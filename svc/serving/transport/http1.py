@@ -28,11 +28,11 @@ MAX_LINE_BYTES = 4096
 WHOLE_BYTES = 64 * 1024
 """Longest body that `whole_body` returns."""
 CHUNKS_AT_ONCE = 32
-"""Most chunks that are parsed in one turn of the event loop.
+"""Maximum number of chunks that are parsed in one turn of the event loop.
 
 Without this bound, a flood of one-byte chunks would make the turn long."""
 KEPT_HEADS, KEPT_BYTES = 256, 1024
-"""Most heads in the cache, and length in bytes of the longest head that is cached."""
+"""Maximum number of heads in the cache, and length in bytes of the longest head that is cached."""
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 T = TypeVar("T")
 

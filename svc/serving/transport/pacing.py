@@ -27,7 +27,7 @@ REFUSED_AT_ONCE, REFUSED_EVERY_S, REFUSED_SOONEST_S = 16, 10e-3, 1e-3
 
 If many requests wait to be refused, the time between is shorter, but at least REFUSED_SOONEST_S."""
 PROBES_A_TURN = 2
-"""Most health probes that enter one turn without waiting, and most waiting probes that one turn lets in.
+"""Maximum number of health probes that enter one turn without waiting, and of waiting probes that one turn lets in.
 
 The bound keeps a flood of probes from blocking all other clients. Waiting probes have places of their own, because new
 probes would otherwise overtake them: with one bound for both, the longest wait in a flood was 51 turns, not 15."""

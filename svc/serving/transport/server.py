@@ -105,13 +105,13 @@ def stop(listener: socket.socket) -> list[socket.socket]:
 
 
 ACCEPTED_A_TURN, ACCEPTED_IN_A_CROWD = 8, 1
-"""Most connections that are accepted in one turn of the event loop.
+"""Maximum number of connections that are accepted in one turn of the event loop.
 
 The second number applies while new connections wait for their first turn, and if workers share the listener."""
 PAUSE_S = 0.1
 """Pause after the system could not accept a connection, for example because too many files are open."""
 ENDED_A_TURN = 100
-"""Most idle connections that a drain wakes in one turn of the event loop. The bound keeps turns short."""
+"""Maximum number of idle connections that a drain wakes in one turn of the event loop. The bound keeps turns short."""
 
 
 async def run_until(over: Callable[[], Awaitable[None]], work: Callable[[], Awaitable[None]]) -> None:

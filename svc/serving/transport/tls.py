@@ -36,7 +36,7 @@ HANDSHAKE_S = 10.0
 PREFACE_BYTES, FRAME_HEAD_BYTES = 24, 9
 """Sizes of the connection preface and of the head of a frame in HTTP/2 (RFC 9113, 3.4 and 4.1)."""
 FRAMES_A_PIECE, PIECE_BYTES = 16, 4096
-"""Most HTTP/2 frames, and most bytes of HTTP/1.1, that hypercorn gets from one connection in a turn of the event loop.
+"""Maximum number of HTTP/2 frames, and of bytes of HTTP/1.1, that hypercorn gets from one connection in a turn.
 
 If four clients flood PING, SETTINGS or empty DATA frames, the longest turn takes 2 ms. It takes 56 to 71 ms if
 hypercorn gets 64 KiB at once."""
@@ -46,7 +46,7 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 PART_BYTES = 1 << 16
-"""Most bytes of an answer in one ASGI message."""
+"""Maximum number of bytes of an answer in one ASGI message."""
 _KINDS = {"http": "http.response", "websocket": "websocket.http.response"}
 _target = re.compile(rb"[!-~]+")
 

@@ -23,7 +23,7 @@ INLINE_BYTES = 1 << 15
 FROM_WORKER_BYTES = 1024
 """Longest message from a worker."""
 MOST_FILES = 8
-"""Most memory files in one message."""
+"""Maximum number of memory files in one message."""
 FROM_WORKER: tuple[list[type], ...] = ([int], [int, str, str])
 """Types of the messages that a worker may send.
 

@@ -35,7 +35,7 @@ from svc.serving.workers.rates import CELLS_BYTES, KeyCells
 from svc.serving.workers.template import Pauses, Template, environment
 
 ASKED_AT_ONCE = 8
-"""Most queries of one worker that the parent answers at the same time."""
+"""Maximum number of queries of one worker that the parent answers at the same time."""
 Answer = Callable[[str, str], Awaitable[Any]]
 """A function that answers a worker's query. It gets the kind of the query and the name of a recipe."""
 Order = tuple[tuple[Any, ...], tuple[SealedMemory, ...]]

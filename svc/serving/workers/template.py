@@ -41,7 +41,7 @@ _OTHERS_FOR_WORKERS = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "NO_COL
 EARLY_S = 1.0
 """A process that ends sooner than this after it became ready counts as an early death."""
 EARLY_DEATHS_ALLOWED = 3
-"""Most early deaths in a row that are each followed by an immediate restart."""
+"""Maximum number of early deaths in a row that are each followed by an immediate restart."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 30.0
 POLL_S = 0.1
 """Seconds between two checks whether the template has ended."""

@@ -27,7 +27,7 @@ FAR_MORE: Final = 3
 SAMPLED_ROWS: Final = 1000
 """Number of first rows in which `rating_hint` looks for a rating."""
 MOST_VALUES: Final = 21
-"""Most distinct values of a column that counts as a rating, as many as from 0 to 10 in steps of a half."""
+"""Maximum number of distinct values of a column that counts as a rating, as many as from 0 to 10 in steps of a half."""
 LARGEST_VALUE: Final = 100
 """Largest value of a column that counts as a rating."""
 _LOW_SHARE: Final = 0.6

@@ -44,7 +44,7 @@ from svc.training.judging.task import Task
 N_DRAWS = 10
 """Number of folds."""
 MOST_IDS = 5000
-"""Most users or items that are held out in one fold."""
+"""Maximum number of users or items that are held out in one fold."""
 MOST_SHARE_OF_SEARCH = 0.5
 """Largest work of the measurement as a share of the search's work. If it exceeds this and ALWAYS_ALLOWED_WORK, the
 measurement is skipped.

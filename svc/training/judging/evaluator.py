@@ -115,10 +115,11 @@ class Evaluator:
 
 
 SAMPLE_USERS = 2_000
-"""Most validation users on whom screenings, epochs, recencies and blends are compared, because an evaluation of all
-users takes longer than an epoch. The score of a trial is always that of all validation users."""
+"""Maximum number of validation users on whom screenings, epochs, recencies and blends are compared.
+
+An evaluation of all users takes longer than an epoch. The score of a trial is always that of all validation users."""
 _FEW_USERS = 400
-"""Most users on whom recencies are compared, before the best recency is confirmed on the sample."""
+"""Maximum number of users on whom recencies are compared, before the best recency is confirmed on the sample."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,9 @@ Matrix = NDArray[np.float64]
 RESAMPLINGS = 10_000
 CONFIDENCE = 0.95
 _MOST_GROUPS = 4096
-"""Most units that a bootstrap draws. More users are divided at random into this many groups, which are drawn instead.
+"""Maximum number of units that a bootstrap draws.
+
+More users are divided at random into this many groups, which are drawn instead.
 
 The variance of the mean is then accurate to about 2%, and the width of an interval to about 1%.
 """

@@ -191,7 +191,7 @@ def _inverse(mapping: NDArray[np.int64], size: int) -> NDArray[np.int64]:
 
 
 N_USERS = 32
-"""Most users for whom one ranking is timed."""
+"""Maximum number of users for whom one ranking is timed."""
 _LIMIT = 10
 _DIGITS = 4
 

@@ -144,7 +144,7 @@ def require_servable(header: Mapping[str, Any], payload: Sequence[bytes | memory
 
 
 MAX_INPUTS: Final = 64
-"""Most input files that a header lists. If there are more, it has one digest of all of them."""
+"""Maximum number of input files that a header lists. If there are more, it has one digest of all of them."""
 
 
 def needs_serial(loaded: LoadedRecipe, settings: Settings) -> bool:

@@ -29,7 +29,9 @@ DAY_NS: Final = 86_400 * 1_000_000_000
 WINDOWS: Final = (7, 30, 90)
 """The windows of recent popularity, in days."""
 MOST_LABELS: Final = 5_000
-"""Most labels of a column. Columns with more are left out, because they act like ids and would slow down requests.
+"""Maximum number of labels of a column.
+
+Columns with more are left out, because they act like ids and would slow down requests.
 Columns with only one label are left out too.
 """
 SHRINKAGE: Final = 10.0

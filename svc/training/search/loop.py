@@ -35,7 +35,7 @@ from svc.training.search.workers import Workers
 
 _POLL_S = 0.5
 _AHEAD = 3
-"""Most trials that are asked for and not yet told, for each of several workers in a search of one process.
+"""Maximum number of trials that are asked for and not yet told, for each of several workers in a search of one process.
 
 With 3, other workers need not wait for a long trial.
 """

@@ -16,7 +16,10 @@ from svc.recipe.problems import model_at
 from svc.serving.api.bodies import hints
 
 MAX_ERRORS = 20
-"""Most errors in one answer. Finding the name that a client probably meant takes 0.1 ms an error on the event loop."""
+"""Maximum number of errors in one answer.
+
+Finding the name that a client probably meant takes 0.1 ms an error on the event loop.
+"""
 MAX_SHOWN_CHARACTERS = 256
 _OBJECTS = {"user_features", "item_features", "filter"}
 """The fields of requests that have objects as values."""

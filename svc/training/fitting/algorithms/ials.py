@@ -59,7 +59,10 @@ class MeanPriorIALSRecommender(IALSRecommender, register_class=False):
 
 
 MOST_DENSE_PLACES = 5_000
-"""Most encoded features of one side that irspack solves for. Its dense solver is faster for few features."""
+"""Maximum number of encoded features of one side that irspack solves for.
+
+Its dense solver is faster for few features.
+"""
 
 
 def is_wide(features: Any) -> bool:

@@ -21,7 +21,10 @@ from scipy.linalg import cython_lapack
 
 _ROWS_AT_ONCE = 256
 _FEW_USERS = 16
-"""Most users of an item that may be set apart (see `_System`). Two items with more users almost always share a user."""
+"""Maximum number of users of an item that is set apart (see `_System`).
+
+Items of several users are set apart only if they share no user. Items with more users almost always share one.
+"""
 
 Vector = NDArray[np.float64]
 

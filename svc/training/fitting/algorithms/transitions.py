@@ -22,7 +22,7 @@ _MINUTE_NS = 60 * 10**9
 MAX_GAPS_NS = {"none": None, "30m": 30 * _MINUTE_NS, "1d": 1_440 * _MINUTE_NS, "30d": 43_200 * _MINUTE_NS}
 """The longest time between the two items of a pair, in nanoseconds, by its name in a recipe. None means no limit."""
 _MOST_PAIRS = 4_000_000
-"""Most pairs of an item and a nearby position that are in memory at once."""
+"""Maximum number of pairs of an item and a nearby position that are in memory at once."""
 
 
 class TransitionsRecommender(BaseSimilarityRecommender, register_class=False):
