@@ -92,6 +92,7 @@ def test_a_variable_cannot_replace_a_required_block(tmp_path: Path, more: dict[s
         ({"training": {"n_trials": True}}, ["training.n_trials", "must be a whole number"]),
         ({"training": {"n_trials": 0}}, ["training.n_trials", "greater than or equal to 1"]),
         ({"training": []}, ["training:", "must be a mapping", "a list of 0"]),
+        ({"metric": {"name": "ndcg"}}, [": metric:", "found a mapping"]),
         ({"schema": {"user_column": "u"}}, ["schema.item_column: is missing"]),
         (
             {"schema": {"user_column": "u", "item_column": "i"}, "split": {"scheme": "time_user"}},

@@ -82,6 +82,14 @@ async def test_the_first_signal_stops_and_the_second_ends_at_once() -> None:
     assert (stop.reason, stop.since) == ("SIGINT", pytest.approx(since))
 
 
+def test_an_immediate_exit_waits_for_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exit code is 0. The call does not run what Python does at a regular exit."""
+    codes: list[int] = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+    process.exit_now()
+    assert codes == [0]
+
+
 async def test_work_runs_at_each_sighup_unless_it_is_ignored() -> None:
     """If SIGHUP is ignored, as under nohup, the server rereads no keys."""
     done = 0

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import trio
@@ -284,3 +285,19 @@ async def test_unsafe_modes_are_logged_while_the_server_runs(records: Records) -
         await run._warn_of(("insecure_no_auth",))
     assert [record["modes"] for record in records.of("unsafe_mode_active")] == [["insecure_no_auth"]] * 3
     await run._warn_of(())
+
+
+@pytest.mark.parametrize("certificate", [None, "c"], ids=["without TLS", "with TLS"])
+async def test_workers_get_the_new_keys_and_the_new_certificate(
+    certificate: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server without a certificate sends its workers only the API keys."""
+    options, state, loader, watcher, fleet = (mock.Mock() for _ in range(5))
+    monkeypatch.setattr(run, "_read_keys", lambda *_: (mock.Mock(), {"k": "1"}, certificate))
+    if certificate is None:
+        state.tls = None
+    await run._renew_keys(options, state, loader, watcher, fleet)
+    told = [call.args for call in fleet.tell.call_args_list]
+    assert told == [("keys", {"k": "1"})] + ([("certificate", "c")] if certificate else [])
+    if certificate:
+        state.tls.replace.assert_called_once_with(certificate)

@@ -134,15 +134,25 @@ async def test_a_load_error_survives_a_stat_failure_that_ends() -> None:
 
 @pytest.mark.parametrize("error", [ArtifactReadError("reset"), MetadataError("metadata: no file"), OSError("odd")])
 async def test_temporary_errors_are_retried(error: Exception) -> None:
-    """Failed reads, failed metadata and unexpected errors are retried at growing intervals, without a new artifact."""
+    """Failed reads, failed metadata and unexpected errors are retried at growing intervals, without a new artifact.
+
+    After a success, the first retry is at the next tick again.
+    """
     world = World("a")
-    world.loader.errors["v1"] = failed(error) if not isinstance(error, OSError) else error
+    trouble = failed(error) if not isinstance(error, OSError) else error
+    world.loader.errors["v1"] = trouble
     async with world.running():
         await ticks(10)
         assert 2 <= world.loader.loads.count(("a", "v1")) <= 5
         world.loader.errors.clear()
         await ticks(10)
         assert world.served("a") == "v1"
+        world.loader.errors["v2"] = trouble
+        world.store("a").content = "v2"
+        while ("a", "v2") not in world.loader.loads:
+            await ticks(0.1)
+        await ticks(1.5)
+        assert world.loader.loads.count(("a", "v2")) == 2
 
 
 async def test_a_missing_sidecar_is_logged_once() -> None:
@@ -354,6 +364,7 @@ async def test_ticks_keep_the_interval_within_a_tenth() -> None:
         before = world.store("a").looks
         await trio.sleep(INTERVAL_S * 30)
         assert 27 <= world.store("a").looks - before <= 34
+        assert 27 <= world.count("svc_watcher_tick_seconds_count") <= 34
 
 
 @pytest.mark.parametrize("error", [ArtifactReplayed("an older artifact"), ArtifactExpired("expired")])

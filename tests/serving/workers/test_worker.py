@@ -104,6 +104,24 @@ async def test_a_worker_that_ends_before_accepting_does_not_use_the_listener() -
     assert log == []
 
 
+async def test_a_worker_ends_with_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker exits with 1 at once when the parent's end of the socket is closed."""
+    codes: list[int] = []
+    control, theirs = channel.pair()
+    page, cells = SharedPage.of(1 << 16), SharedPage.of(CELLS_BYTES)
+    with theirs, socket.socket() as listener, trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+
+            def leave(code: int) -> None:
+                codes.append(code)
+                nursery.cancel_scope.cancel()
+
+            monkeypatch.setattr(os, "_exit", leave)
+            nursery.start_soon(Worker(Ends(theirs, listener, page, cells, SharedPage.of(8)), Settings()).run)
+            control.close()
+    assert codes == [1]
+
+
 KEY = "k" * 43
 DECLARED = Availability.model_validate(
     {"source": {"type": "csv", "path": "there.csv"}, "id_column": "item_id", "mode": "deny"}

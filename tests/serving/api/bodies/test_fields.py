@@ -40,6 +40,15 @@ def test_nested_infinite_and_oversized_features_are_refused(value: object) -> No
         FEATURE.validate_python(value)
 
 
+def test_an_item_has_at_most_64_features() -> None:
+    """One feature more is refused, for one item and for each of several."""
+    most = {f"f{number}": 1 for number in range(64)}
+    assert DESCRIBED.validate_python(most) == most
+    for features in ({**most, "more": 1}, {"i1": {**most, "more": 1}}):
+        with pytest.raises(ValidationError, match="at most 64 items"):
+            DESCRIBED.validate_python(features)
+
+
 def test_a_vector_may_be_longer_than_a_list_of_labels() -> None:
     """A vector may have up to 4,096 numbers."""
     assert FEATURE.validate_python([0.5] * fields.MAX_DIMENSIONS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from svc.serving.api.bodies.parsing import keys_within
 from tests.serving.client import BATCH, RECOMMEND, RELATED, serving
 
 pytestmark = pytest.mark.anyio
@@ -76,6 +77,13 @@ async def test_colons_in_ids_are_not_taken_for_repeated_keys() -> None:
     """The check for repeated keys ignores colons inside strings."""
     async with serving() as (client, _):
         assert (await client.post(RECOMMEND, {"user_id": "u1", "exclude_items": ["a:b", "::"]})).status == 200
+
+
+def test_the_keys_of_nested_objects_are_counted() -> None:
+    """Bodies whose count is right skip the exact check for repeated keys. Objects in lists count too."""
+    assert keys_within({"a": {"b": 1, "c": None}, "d": [{"e": 2}, 3, [{"f": "g"}]]}) == 6
+    assert keys_within([*map(str, range(100)), {"a": 1}]) == 1
+    assert keys_within(list(range(100))) == 0
 
 
 BOOST = 'unknown field; a boost names its items by a filter: {"filter": {"genres": {"any": ["Drama"]}}, "factor": 2}'

@@ -122,10 +122,12 @@ def test_without_keys_no_operation_requires_a_key() -> None:
 def test_header_fields_of_requests_and_answers_are_described() -> None:
     """All requests have X-Request-ID, and requests that wait for a model X-Request-Timeout-Ms.
 
-    Refusals have Retry-After.
+    Paths below a recipe have its name. Refusals have Retry-After.
     """
     paths = document(__version__, has_keys=True, has_metrics=True)["paths"]
-    assert {"X-Request-ID", "traceparent"} <= {row["name"] for row in paths["/v1/health"]["parameters"]}
+    for path, item in paths.items():
+        expected = {"X-Request-ID", "traceparent"} | ({"name"} if "{name}" in path else set())
+        assert {row["name"] for row in item["parameters"]} == expected, path
     for path, method in (("/v1/recipes/{name}/popular", "get"), ("/v1/recipes/{name}:batch-recommend", "post")):
         asked = paths[path][method]
         assert "X-Request-Timeout-Ms" in {row["name"] for row in asked["parameters"]}
