@@ -70,6 +70,19 @@ def test_every_operation_has_a_summary() -> None:
     assert all(operation["summary"] for operation in operations)
 
 
+def test_fields_with_free_objects_are_described() -> None:
+    """The schema of such a field does not tell its content, so the description does."""
+    schemas = document(__version__, has_keys=True, has_metrics=True)["components"]["schemas"]
+    free = {
+        f"{name}.{field}": schema.get("description")
+        for name, model in schemas.items()
+        for field, schema in model.get("properties", {}).items()
+        if True in (schema.get("additionalProperties"), schema.get("items", {}).get("additionalProperties"))
+    }
+    assert {"Recipe.parts", "Recipe.evaluation", "RecommendRequest.filter"} <= free.keys()
+    assert [field for field, description in free.items() if not description] == []
+
+
 def test_the_page_lists_every_operation() -> None:
     """docs/reference/api.md has exactly the document's operations, and marks those that need a key."""
     paths = document(__version__, has_keys=True, has_metrics=True)["paths"]
