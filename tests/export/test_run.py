@@ -220,7 +220,9 @@ def test_progress_and_end_are_logged(
 ) -> None:
     """Events of progress have rows, rate and remaining time. The last event has the written rows."""
     monkeypatch.setattr("svc.export.run.EVERY_S", 0.0)
+    began = time.monotonic()
     assert recommend(artifact("factors"), "--output", tmp_path / "out.csv", "--limit", "10") == 0
+    elapsed = time.monotonic() - began
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert [line["event"] for line in lines] == ["export_started", *["export_progress"] * 3, "export_done"]
     steps = lines[1:-1]
@@ -228,6 +230,7 @@ def test_progress_and_end_are_logged(
     assert [step["rows"] for step in steps] == [2560, 5120, 7000]
     assert steps[-1]["seconds_left"] == 0
     assert lines[-1]["rows"] == 7000
+    assert 0 < lines[-1]["seconds"] < elapsed
 
 
 def test_progress_is_logged_every_s(capsys: Any) -> None:

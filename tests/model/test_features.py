@@ -89,9 +89,11 @@ def test_a_constant_number_column_still_refuses_invalid_values() -> None:
 
 @pytest.mark.parametrize(("column", "value"), [("country", ["fr"]), ("country", {"a": 1}), ("genres", [["Drama"]])])
 def test_a_token_of_a_wrong_kind_is_refused(column: str, value: object) -> None:
-    """Only multi-label columns accept lists, which hold scalars."""
-    with pytest.raises(FeatureValueUnusable, match=column):
+    """Only multi-label columns accept lists, which hold scalars. The error says what a column accepts."""
+    with pytest.raises(FeatureValueUnusable, match=f"feature '{column}'") as caught:
         encoder().encode({column: value})
+    allowed = {"country": "a boolean", "genres": "a boolean, or a list of these"}[column]
+    assert caught.value.message.endswith(f"; give text, a number or {allowed}")
 
 
 def test_a_number_of_thousands_of_digits_is_refused() -> None:

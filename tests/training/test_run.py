@@ -81,6 +81,7 @@ def test_a_run_emits_every_event_in_order_with_its_fields(whole: Whole) -> None:
     (written,) = records_of(whole.log, "artifact_written")
     assert (written["versioning"], written["kid"]) == ("always_overwrite", "dev")
     assert Path(written["artifact"]).stat().st_size == written["artifact_bytes"] > written["payload_bytes"] > 0
+    assert "too_slow" not in records_of(whole.log, "search_done")[0]
     for record in whole.log:
         assert set(events.EVENTS[record["event"]].fields) <= set(record), record["event"]
 

@@ -36,6 +36,7 @@ def test_a_worse_model_is_written_and_does_not_go_live(make_recipe: Make, log: L
     assert incumbent["interval"][0] < incumbent["change"] < incumbent["interval"][1] < -0.5
     assert (baseline["name"], baseline["interval"]) == ("TopPop", [0.0, 0.0])
     event = records_of(log, "promotion_decided")[0]
+    assert event["recipe"] == "small"
     assert {name: event[name] for name in ("decision", "mode", "metric", "against", "guardrails")} == {
         name: decision[name] for name in ("decision", "mode", "metric", "against", "guardrails")
     }

@@ -207,7 +207,7 @@ SHIPS: dict[str, Any] = {
         "ships": True,
         "gain": GAIN,
         "n_users": 3152,
-        "groups": {"scores": 0.2, "popularity": 1.1},
+        "groups": {"labels": 0.05, "scores": 0.2, "popularity": 1.1},
         "features": [
             {"name": "score", "group": "scores", "weight": 0.1},
             {"name": "popularity_7d", "group": "popularity", "weight": -1.26},
@@ -227,7 +227,7 @@ def test_the_gain_of_a_ranker_has_its_interval_and_a_verdict() -> None:
 
 
 def test_the_strongest_feature_groups_come_first() -> None:
-    assert list(ranker_groups(SHIPS).items()) == [("popularity", 1.1), ("scores", 0.2)]
+    assert list(ranker_groups(SHIPS).items()) == [("popularity", 1.1), ("scores", 0.2), ("labels", 0.05)]
 
 
 EVERY_METRIC = {"metric": "ndcg", "cutoff": 5, "evaluation": dict.fromkeys(METRICS, 0.1)}

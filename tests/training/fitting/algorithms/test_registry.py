@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
 from svc.recipe.algorithms import TUNED
-from svc.training.fitting.algorithms.registry import ALGORITHMS, search_space
+from svc.training.fitting.algorithms.registry import ALGORITHMS, nearest, search_space
 
 TRAINABLE = [name for name in ALGORITHMS if name != "BPRFMRecommender"]
 
@@ -52,6 +52,21 @@ def test_bounds_of_sizes_are_capped_by_the_data() -> None:
     assert isinstance(
         search_space("CosineKNNRecommender", n_users=5, n_items=5)["feature_weighting"], CategoricalDistribution
     )
+
+
+@pytest.mark.parametrize(
+    ("distribution", "middle"),
+    [
+        (IntDistribution(4, 100, log=True), 20),
+        (IntDistribution(4, 101), 52),
+        (FloatDistribution(0.01, 100.0, log=True), 1.0),
+        (FloatDistribution(0.0, 5.0), 2.5),
+        (CategoricalDistribution(("a", "b")), "a"),
+    ],
+)
+def test_a_missing_value_is_the_middle_of_the_range(distribution: BaseDistribution, middle: object) -> None:
+    """It is the geometric mean of a logarithmic range, and the first of choices."""
+    assert nearest(None, distribution) == middle
 
 
 @pytest.mark.parametrize("name", TRAINABLE)
