@@ -17,7 +17,7 @@ from svc.training.fitting.train import train_trial
 from svc.training.fitting.trial import TrialRecord
 from svc.training.judging import measurements
 from svc.training.judging.search_result import SearchResult
-from svc.training.search.blend_search import HALF_LIVES, candidates, popularity, simplex
+from svc.training.search.blend_search import HALF_LIVES, _around, candidates, popularity, simplex
 from tests.training.runs import BY_SCORE, Log, Make, features_of, opened, payload, run, training
 
 TRAINING = training(algorithms=["IALS", "CosineKNN", "TopPop", "Blend"], n_trials=5)
@@ -103,6 +103,12 @@ def test_blend_weights_sum_to_10_and_have_at_least_two_parts() -> None:
     for weights in simplex(3, 2):
         assert sum(weights) == 10
         assert sum(weight > 0 for weight in weights) >= 2
+
+
+def test_neighbouring_weights_differ_in_one_tenth() -> None:
+    """A part may lose its last tenth, as long as two parts remain."""
+    assert set(_around((9, 1, 0))) == {(8, 2, 0), (8, 1, 1), (9, 0, 1)}
+    assert set(_around((9, 1))) == {(8, 2)}
 
 
 def blend_wins(trials: list[TrialRecord]) -> list[TrialRecord]:
