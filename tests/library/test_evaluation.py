@@ -55,6 +55,7 @@ def test_each_part_has_means_within_their_intervals(books: svc.Recommender) -> N
     found = svc.evaluate(books, chosen(books))
     assert found.by_activity["part"].unique().tolist() == ["few", "some", "many"]
     assert found.by_popularity["part"].unique().tolist() == ["head", "middle", "tail"]
+    assert found.by_popularity.index.tolist() == list(range(len(found.by_popularity)))
     means = found.scores[found.scores["metric"] != "coverage"]
     assert ((means["low"] <= means["value"]) & (means["value"] <= means["high"])).all()
     assert found.by_activity.groupby("metric")["n_users"].sum().eq(found.n_users).all()

@@ -41,6 +41,7 @@ def test_a_recipe_becomes_a_recommender(recipe: Path, capsys: Any) -> None:
     assert result.best_score == result.header["best_score"] > 0
     assert result.header["recipe_name"] == "shop"
     assert result.artifact in result._repr_html_()
+    assert f"artifact={result.artifact!r}, model_version={result.model_version!r}" in repr(result)
     model = svc.load(result.artifact, keys=SIGNING_KEYS)
     assert model.model_version == result.model_version
     assert len(svc.load(recipe.parent / "models/shop.svc", keys=SIGNING_KEYS).recommend("7", limit=3)) == 3

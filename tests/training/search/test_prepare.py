@@ -77,3 +77,14 @@ def test_model_sizes_grow_within_the_limit_of_a_trial_or_a_quarter_of_the_search
     monkeypatch.setattr(prepare, "AlgorithmSampler", Watched)
     run(make_recipe(training=training("TopPop", **limits)))
     assert given == [expected]
+
+
+def test_an_algorithm_whose_matrices_exceed_the_memory_is_skipped(
+    make_recipe: Make, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An event names the algorithm and the reason. The others are searched."""
+    monkeypatch.setattr(prepare, "how_many_fit", lambda name, _: 0 if name == "DenseSLIMRecommender" else None)
+    assert run(make_recipe(training=training(algorithms=["TopPop", "DenseSLIM"], n_trials=2))).exit_code == 0
+    (skipped,) = (record for record in log if record["event"] == "algorithm_skipped")
+    assert skipped["algorithm"] == "DenseSLIMRecommender"
+    assert skipped["reason"] == "its dense item matrices would not fit into the free memory"
