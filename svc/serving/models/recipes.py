@@ -92,10 +92,10 @@ class RecipeFolder:
                 return Refused(f"{path.name}: is not a regular file", "parse")
             with target.open("rb") as file:
                 fingerprint = (str(target), hashlib.sha256(file.read(MAX_BYTES + 1)).hexdigest())
-            before = self._parsed.get(path.name)
-            if before is None or before[0] != fingerprint:
-                before = self._parsed[path.name] = fingerprint, self._outcome(path)
-            return before[1]
+            parsed = self._parsed.get(path.name)
+            if parsed is None or parsed[0] != fingerprint:
+                parsed = self._parsed[path.name] = fingerprint, self._outcome(path)
+            return parsed[1]
         except (OSError, RuntimeError, RecipeUnreadable) as error:  # pathlib reports a loop of links as RuntimeError
             return Refused(_reason(path, error), "parse")
 
