@@ -209,7 +209,7 @@ class Versions:
                 version=facts_of(header),
                 recipe=self._recipe,
             )
-            self._move(line, log, live)
+            self._move(line, live)
             if keep is not None:
                 self._tidy(keep)
         return TrainedVersion(
@@ -287,7 +287,7 @@ class Versions:
                 serial_kid=parsed.kid,
                 recipe=self._recipe,
             )
-            self._move(line, log, live)
+            self._move(line, live)
         return sha8, live
 
     def _log_to_continue(self) -> VersionLog:
@@ -364,9 +364,11 @@ class Versions:
                 f"go to a version of its own"
             )
 
-    def _move(self, line: Line, log: VersionLog, live: str | None) -> None:
+    def _move(self, line: Line, live: str | None) -> None:
         """Append the line to the log, then move the pointer from the version `live` to `line.live` if they differ."""
+        # Parsed again, because a writer without the lock may have added a line, whose signature the next line repeats.
         data = self._store.read_log()
+        log = version_log.parse(data, self._keys, self._recipe)
         signature = self._settings.artifact_signature
         self._store.write_log(version_log.append_line(data, log, line, self._keys, signature))
         if line.live is not None and line.live != live:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -287,6 +288,23 @@ def test_a_move_that_was_killed_before_the_pointer_has_no_effect(shelf: Shelf) -
     assert shelf.versions.problems() == []
     assert shelf.versions.rollback(None, hold=False) == (b, d)
     assert shelf.versions.rollback(None, hold=False)[0] == a
+
+
+def test_a_line_of_a_writer_without_the_lock_stays_in_the_chain(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hosts may share a store but no lock. A training then writes its line while another command verifies a version."""
+    a, _ = shelf.train().sha8, shelf.train()
+    read_verified = Versions._read_verified
+
+    def training_meanwhile(versions: Versions, sha8: str) -> Any:
+        monkeypatch.setattr(Versions, "_read_verified", read_verified)
+        shelf.train()
+        return read_verified(versions, sha8)
+
+    monkeypatch.setattr(Versions, "_lock", lambda _: nullcontext())
+    monkeypatch.setattr(Versions, "_read_verified", training_meanwhile)
+    shelf.versions.promote(a)
+    log = shelf.versions.log()
+    assert (len(log.lines), log.problems) == (4, ())
 
 
 def test_servers_that_remember_serials_follow_every_move(shelf: Shelf) -> None:
