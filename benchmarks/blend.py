@@ -106,7 +106,7 @@ def main() -> None:
     limit_blas_threads(1)
     shape = SHAPES[options.shape]
     matrix = interactions(shape)
-    is_wide, history = options.shape == "d", to_history(matrix, with_values=True)
+    is_wide, history = options.shape == "d", to_history(matrix)
     ials = wide_factors(matrix, shape.components) if is_wide else trained_ials(matrix, options.components)
     blend = with_rp3beta(ials, matrix, history, options.top_k)
     print(f"rankings equal to brute force: {agree(blend, history)} of {CHECKED}")

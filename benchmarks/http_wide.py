@@ -28,9 +28,9 @@ def prepare_wide(folder: Path) -> None:
     """Write the blend of shape (d) as an artifact with its recipe."""
     shape = SHAPES["d"]
     matrix = interactions(shape)
-    blend = with_rp3beta(wide_factors(matrix, shape.components), matrix, to_history(matrix, with_values=True))
+    blend = with_rp3beta(wide_factors(matrix, shape.components), matrix, to_history(matrix))
     users, items = ids("u", shape.n_users), ids("i", shape.n_items)
-    model = assemble(blend, user_ids=users, item_ids=items, X=matrix, features=None, keep_values=True)
+    model = assemble(blend, user_ids=users, item_ids=items, X=matrix, features=None)
     write_served(model, "IALSRecommender", folder)
 
 

@@ -41,7 +41,7 @@ def prepare_random(components: int, folder: Path) -> None:
     model = Model(
         user_ids=IdTable.from_ids(ids("u", N_USERS)),
         item_ids=IdTable.from_ids(ids("i", N_ITEMS)),
-        history=to_history(sps.csr_matrix((N_USERS, N_ITEMS)), with_values=False),
+        history=to_history(sps.csr_matrix((N_USERS, N_ITEMS))),
         scorer=SVDScorer(users, FactorIndex.build(items), None),
         features=None,
     )

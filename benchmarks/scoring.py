@@ -234,7 +234,7 @@ def wide_blend(rounds: int) -> None:
     matrix = interactions(shape)
     factors = wide_factors(matrix, shape.components)
     factors.ready()
-    history = to_history(matrix, with_values=True)
+    history = to_history(matrix)
     blend = with_rp3beta(factors, matrix, history)
     items = factors.index.factors
 

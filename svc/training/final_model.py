@@ -17,7 +17,6 @@ from svc.model.recommenders.base import Scorer
 from svc.model.recommenders.blend import BlendScorer
 from svc.model.recommenders.factors import ColdStartScorer, IALSScorer
 from svc.recipe.algorithms import FACTORS, FEATURE_AWARE, TOP_POP
-from svc.training.data.weights import HALF_LIFE
 from svc.training.fitting.export import (
     Columns,
     assemble,
@@ -108,7 +107,6 @@ def train_final(task: Task, result: SearchResult, learned: Learned | None = None
         hidden=None if hidden is None else reorder_items(hidden, columns),
         hidden_new=None if unknown is None else unknown.rows.matrix(len(interactions.user_ids), len(unknown.item_ids)),
         hidden_new_ids=() if unknown is None else unknown.item_ids,
-        keep_values=interactions.has_weights or HALF_LIFE in best.params,
         positions=positions,
         recency=best.recency,
         repeats=task.loaded.recipe.training.repeats,

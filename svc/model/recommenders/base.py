@@ -37,8 +37,6 @@ class Scorer(Stored, ABC):
 
     kind: ClassVar[str]
     """The name of the family in logs and descriptions, such as "factors"."""
-    reads_values: ClassVar[bool] = True
-    """Whether scores depend on the values of the interactions in a history, besides its items."""
     explains_by_profile: ClassVar[bool] = False
     """Whether a known user must be described by the history, instead of the trained vector, to explain scores.
 

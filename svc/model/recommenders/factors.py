@@ -272,7 +272,6 @@ class BPRScorer(FactorScorer):
     between the mean direction of the seeds and the item vectors.
     """
 
-    reads_values: ClassVar[bool] = False
     explains_by_profile: ClassVar[bool] = False
     reads_dislikes: ClassVar[bool] = False
 

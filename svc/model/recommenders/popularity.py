@@ -19,7 +19,6 @@ class PopularityScorer(Scorer):
     """Ranks items by `scores`, (n,) float64, which are the same for every user."""
 
     kind: ClassVar[str] = "popularity"
-    reads_values: ClassVar[bool] = False
     reads_dislikes: ClassVar[bool] = False
 
     _order: NDArray[np.int32]

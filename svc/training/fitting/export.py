@@ -69,14 +69,12 @@ def reorder_items(X: Any, columns: Columns) -> Any:  # noqa: N803
 def to_history(
     X: Any,  # noqa: N803
     *,
-    with_values: bool,
     positions: Any = None,
     recency: float = 0.0,
     beside: bool = False,
 ) -> History:
-    """Return the rows of `X`, (users, items), as histories for a model.
+    """Return the rows of `X`, (users, items), as histories for a model. Values are kept as weights, unless all are 1.
 
-    - `with_values` keeps the values of `X` as weights, unless all are 1.
     - `positions` has the position of each entry of `X` in its history (see `positions_of`). If given, items are ordered
       oldest first. Otherwise they are in the order of columns, and `recency` and `beside` are ignored.
     - `recency` is the rate by which a model with these histories weighs earlier items less (see `svc.model.history`).
@@ -90,7 +88,7 @@ def to_history(
         order, ties = in_order(positions)
         matrix.indices, matrix.data = matrix.indices[order], matrix.data[order]
     values = matrix.data.astype(np.float32)
-    stored = values if with_values and (values != 1).any() else None
+    stored = values if (values != 1).any() else None
     history = History(_offsets(matrix.indptr), matrix.indices.astype(np.int32), stored)
     if ties is None:
         return history
@@ -187,7 +185,7 @@ def fold_in_users(
     histories = weigh_rows(matrix, positions, recency) if recency and positions is not None else matrix
     solve_users(scorer.factors if isinstance(scorer, BlendScorer) else scorer, histories, features, rows)
     if isinstance(scorer, BlendScorer):
-        scorer.measure(to_history(matrix, with_values=True, positions=positions, recency=recency), rows)
+        scorer.measure(to_history(matrix, positions=positions, recency=recency), rows)
 
 
 def finite_float32(values: Any, name: str) -> NDArray[np.float32]:
@@ -298,7 +296,6 @@ def assemble(
     hidden: Any = None,
     hidden_new: Any = None,
     hidden_new_ids: Sequence[str] = (),
-    keep_values: bool = False,
     positions: Any = None,
     recency: float = 0.0,
     repeats: bool = False,
@@ -307,8 +304,8 @@ def assemble(
 ) -> Model:
     """Return the model of a `scorer`, ready to answer and to be encoded.
 
-    - `X`, (n_users, n_items) CSR, is the training matrix, with its items in the order of `scorer`. `keep_values` keeps
-      its values even if the scorer does not read them, for requests that add to a history.
+    - `X`, (n_users, n_items) CSR, is the training matrix, with its items in the order of `scorer`. Its values
+      are kept even if the scorer ignores them, because a part for features places new items by them.
     - `positions` has the position of each entry of `X` in its history. If given, histories keep their order.
     - `recency` is the recency of `scorer`.
     - `cold` answers the queries for users outside the training data instead of `scorer`, by features or seeds.
@@ -329,21 +326,15 @@ def assemble(
     model = Model(
         user_ids=IdTable.from_ids(user_ids),
         item_ids=IdTable.from_ids(item_ids),
-        history=to_history(
-            X,
-            with_values=scorer.reads_values or keep_values,
-            positions=positions,
-            recency=recency,
-            beside=is_beside,
-        ),
+        history=to_history(X, positions=positions, recency=recency, beside=is_beside),
         scorer=scorer,
         features=features if reads_features else None,
         cold=cold,
         cold_recency=(cold_recency or 0.0) if is_beside else 0.0,
-        hidden=None if hidden is None else to_history(hidden, with_values=True),
+        hidden=None if hidden is None else to_history(hidden),
         repeats=repeats,
         popularity=popularity,
-        hidden_new=to_history(hidden_new, with_values=True) if hides_new else None,
+        hidden_new=to_history(hidden_new) if hides_new else None,
         hidden_new_ids=IdTable.from_ids(hidden_new_ids) if hides_new else None,
         ranker=ranker,
     )

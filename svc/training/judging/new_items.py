@@ -188,7 +188,6 @@ def _fold(
         hidden=None if holdout.hidden is None else holdout.hidden[:, kept],
         hidden_new=None if holdout.hidden is None else holdout.hidden[:, held],
         hidden_new_ids=new_ids,
-        keep_values=True,
         positions=positions,
         recency=best.recency,
         repeats=recipe.training.repeats,

@@ -81,7 +81,7 @@ class Holdout:
         scorer = _copy(trained)
         scorer.ready()
         fold_in_users(trial, scorer, matrix, positions, features=self.features.get("user"), rows=rows)
-        history = to_history(matrix, with_values=True, positions=positions, recency=recency)
+        history = to_history(matrix, positions=positions, recency=recency)
         return self.serve_scorer(scorer, history)
 
     def serve_scorer(self, scorer: Scorer, history: History) -> ServedRanker:
@@ -92,7 +92,7 @@ class Holdout:
             history=history,
             scorer=scorer,
             features=None,
-            hidden=None if self.hidden is None else to_history(self.hidden, with_values=True),
+            hidden=None if self.hidden is None else to_history(self.hidden),
             repeats=self.repeats,
         )
         model.ready()

@@ -125,7 +125,7 @@ def learn(task: Task, own: ServedRanker | None, tables: EncodedTables) -> Learne
     ages = parts.times if task.loaded.recipe.orders_pages else None
     windows = windows_within(ages)
     record = item_record(parts.train, ages, windows, take_items(tables, parts.item_order))
-    history = to_history(parts.train, with_values=False, positions=None if ages is None else positions_of(ages))
+    history = to_history(parts.train, positions=None if ages is None else positions_of(ages))
     users = evaluator.offset + evaluator.evaluated_users
     pools, rows = own.pools(users, max(CANDIDATES, evaluator.cutoff)), users.tolist()
     truth = evaluator.heldout[evaluator.evaluated_users]

@@ -35,7 +35,7 @@ def model_of(trained: MeanPriorIALSRecommender) -> Model:
     model = Model(
         user_ids=IdTable.from_ids(USERS),
         item_ids=IdTable.from_ids([ITEMS[column] for column in columns]),
-        history=to_history(trained.X_train_all.tocsr()[:, columns], with_values=False),
+        history=to_history(trained.X_train_all.tocsr()[:, columns]),
         scorer=to_scorer(trained, NAME, columns),
         features=None,
     )
