@@ -12,7 +12,7 @@ from pathlib import Path
 
 import trio
 
-from svc import events, logs
+from svc import __version__, events, logs
 from svc.artifact.keys import SigningKeys, development_keys, load_signing_keys
 from svc.artifact.replay import ReplayGuard
 from svc.artifact.store import Store, open_store
@@ -326,7 +326,7 @@ async def _let_answer(state: ServerState, listener: socket.socket, stop: Stop, f
 
 def _say_started(state: ServerState, host: str, port: int, *, workers: int = 1) -> None:
     recipes = len(state.registry.entries())
-    logs.emit(events.SERVE_STARTED, host=host, port=port, recipes=recipes, version=state.version, workers=workers)
+    logs.emit(events.SERVE_STARTED, host=host, port=port, recipes=recipes, version=__version__, workers=workers)
     process.notify_ready(os.environ)
 
 

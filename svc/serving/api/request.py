@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import trio
 
-from svc import __version__, events, logs
+from svc import events, logs
 from svc.errors import AmbiguousLength, ApiError, EncodingNotSupported
 from svc.metrics import AUTH_FAILURES, Metrics
 from svc.serving.admission import TIMEOUT_HEADER, Admission, WaitBudget
@@ -86,7 +86,6 @@ class ServerState:
     refusals: Refusals = field(default_factory=Refusals)
     versions: ReadVersions | None = None
     tls: Tls | None = None
-    version: str = __version__
     admission: Admission = field(init=False)
     precedence: Precedence = field(default_factory=Precedence)
 

@@ -14,11 +14,7 @@ from typing import NamedTuple, TypeVar
 
 import trio
 
-from svc.errors import (
-    ApiError,
-    InternalError,
-    RecipeUnavailable,
-)
+from svc.errors import ApiError, InternalError
 from svc.lru_cache import LruCache
 from svc.metrics import BATCH_ERRORS, BATCH_SIZE, UNKNOWN_RECIPE
 from svc.model.ranking.query import Prepared, Ranking
@@ -123,7 +119,8 @@ class Verbs:
             self._present -= 1
 
     async def _answer_admitted(self, request: Request, route: Route, endpoint: Endpoint) -> Response:
-        served = self._current_model(route.name)
+        entry, served = self._state.registry.require_served(route.name)
+        entry.require_fresh()
         header = AnswerHeader(request.request_id, route.name, served.model_version)
         budget = request.budget(self._state.admission)
         if endpoint.is_batch:
@@ -133,17 +130,6 @@ class Verbs:
             answer_body.facts.add_to(self._state.metrics, route.name, route.verb)
             answer = header.before(answer_body.encoded)
         return Response(200, answer, [(b"x-svc-model-version", served.model_version.encode())])
-
-    def _current_model(self, name: str) -> Served:
-        """Return the current model of a recipe. The request uses this model even if a new model replaces it meanwhile.
-
-        Raises RecipeNotFound, RecipeUnavailable, or AvailabilityStale.
-        """
-        entry = self._state.registry.require(name)
-        if entry.served is None:
-            raise RecipeUnavailable
-        entry.require_fresh()
-        return entry.served
 
     async def _single(self, request: Request, verb: str, served: Served, budget: WaitBudget) -> EncodedAnswer:
         """Return the answer to a single request, from the cache if possible.

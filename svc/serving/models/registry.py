@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import trio
 
 from svc import events, logs
-from svc.errors import AvailabilityStale, RecipeNotFound
+from svc.errors import AvailabilityStale, RecipeNotFound, RecipeUnavailable
 from svc.model.ranking.filter_fields import NO_FIELDS, FilterFields
 from svc.model.ranking.item_sets import ItemSet, intersect
 from svc.names import stem_of
@@ -237,6 +237,16 @@ class Registry:
         if entry is None:
             raise unknown_recipe(name)
         return entry
+
+    def require_served(self, name: str) -> tuple[Entry, Served]:
+        """Return the entry and the current model of a recipe. Raises RecipeNotFound or RecipeUnavailable.
+
+        A request uses this model even if a new model replaces it meanwhile.
+        """
+        entry = self.require(name)
+        if entry.served is None:
+            raise RecipeUnavailable
+        return entry, entry.served
 
     def entries(self) -> tuple[Entry, ...]:
         """Return the entries of all recipes, sorted by name."""

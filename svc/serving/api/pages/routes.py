@@ -18,7 +18,7 @@ from quart import Response, request
 from quart.routing import QuartMap, QuartRule
 from quart_trio import QuartTrio
 
-from svc import logs
+from svc import __version__, logs
 from svc.errors import RecipeUnavailable, SvcError
 from svc.recipe.filter_tree import count_conditions
 from svc.serving.admission import WaitBudget
@@ -134,7 +134,7 @@ def _handlers(state: ServerState) -> dict[str, Handler]:
         return _json({"recipes": [_summary(entry) for entry in state.registry.entries() if may_ask(entry.name)]})
 
     async def recipe(name: str) -> Response:
-        entry, served = _entry(state, name)
+        entry, served = state.registry.require_served(name)
         header = {key: served.header[key] for key in DESCRIBED if key in served.header}
         columns = await _in_thread(feature_columns, served.model, state.settings.is_denied, limiter=described)
         features: dict[str, Any] = {} if columns is None else {"feature_columns": columns}
@@ -145,7 +145,7 @@ def _handlers(state: ServerState) -> dict[str, Handler]:
         return _json({**_summary(entry), **header, **features})
 
     async def items(name: str) -> Response:
-        _, served = _entry(state, name)
+        _, served = state.registry.require_served(name)
         parameters = parse_query(ItemSearch, request.args.to_dict())
         matches, more = await _in_thread(find_items, served, parameters.q, parameters.limit, limiter=searched)
         return _json({"recipe": name, "model_version": served.model_version, "items": matches, "more": more})
@@ -153,13 +153,13 @@ def _handlers(state: ServerState) -> dict[str, Handler]:
     async def popular(name: str) -> Response:
         asked = _asked()
         budget = asked.budget(state.admission)
-        entry, served = _entry(state, name)
+        entry, served = state.registry.require_served(name)
         entry.require_fresh()
         body = await popular_items(served, asked, request.args.to_dict(), budget, listed)
         return Response(body, content_type="application/json", headers={MODEL_VERSION: served.model_version})
 
     async def random_user(name: str) -> Response:
-        _, served = _entry(state, name)
+        _, served = state.registry.require_served(name)
         parameters = parse_query(SampleUserQuery, request.args.to_dict())
         user = await _in_thread(sample_user, served, parameters.user_id, MAX_MATCHES, limiter=searched)
         return _json({"recipe": name, "model_version": served.model_version, **user})
@@ -199,7 +199,7 @@ def _handlers(state: ServerState) -> dict[str, Handler]:
 
 def _document(state: ServerState) -> Response:
     """Return the OpenAPI document. The first call takes 30 ms."""
-    return _json(document(state.version, has_keys=state.auth.required, has_metrics=state.settings.metrics_enabled))
+    return _json(document(__version__, has_keys=state.auth.required, has_metrics=state.settings.metrics_enabled))
 
 
 async def _in_thread(work: Callable[..., T], *args: Any, limiter: trio.CapacityLimiter) -> T:
@@ -211,14 +211,6 @@ def _asked() -> Request:
     """Return the request that the current quart handler answers."""
     asked: Request = request.scope[REQUEST]  # type: ignore[literal-required]
     return asked
-
-
-def _entry(state: ServerState, name: str) -> tuple[Entry, Served]:
-    """Return a recipe and its current model. Raises RecipeNotFound or RecipeUnavailable."""
-    entry = state.registry.require(name)
-    if entry.served is None:
-        raise RecipeUnavailable
-    return entry, entry.served
 
 
 def _summary(entry: Entry) -> dict[str, Any]:
