@@ -254,8 +254,8 @@ Profile = Literal["user", "user+history", "history", "features", "features+histo
 
 
 def settle_history(given: Given, history: History) -> Given:
-    """Return `given` with distinct, ascending columns. If the model's histories are ordered, return it unchanged."""
-    if history.is_ordered:
+    """Return `given` with distinct, ascending columns, or with its items in order for a model of ordered histories."""
+    if history.is_ordered and len(given.columns):
         return given
     columns, weights = added_up(given.columns, given.weights)
     return given._replace(columns=columns, weights=weights)

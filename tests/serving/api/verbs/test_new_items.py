@@ -32,10 +32,13 @@ def genres(count: int) -> FilterFields:
 
 
 @asynccontextmanager
-async def with_new(share: float | None = 0.2, listed: tuple[str, ...] | None = None) -> AsyncIterator[Client]:
+async def with_new(
+    share: float | None = 0.2, listed: tuple[str, ...] | None = None, *, ordered: bool = False
+) -> AsyncIterator[Client]:
     """Add three new items, of which n1 is a Comedy and the best for user u3. Add a list of available items if given."""
     async with serving() as (client, state):
         served = replace(served_in(state), filters=genres(N_ITEMS))
+        served.model.history.keeps_order = ordered
         towards = np.asarray(served.model.scorer.users[3], dtype=np.float64)  # type: ignore[attr-defined]
         vectors = np.array([50.0, 60.0, 40.0])[:, np.newaxis] * towards
         assert vectors.shape == (3, COMPONENTS)
@@ -106,9 +109,13 @@ async def test_filters_lists_and_exclusions_apply_to_new_items() -> None:
     assert next(item for item in boosted.json["items"] if item["item_id"] == "n1")["reason"] == ["new", "boosted"]
 
 
-async def test_new_items_can_be_history_and_seeds() -> None:
-    """A new item counts by its features, in single requests and batches. A history with known items ignores it."""
-    async with with_new(0.0) as client:
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_new_items_can_be_history_and_seeds(ordered: bool) -> None:
+    """A new item counts by its features, in single requests and batches. A history with known items ignores it.
+
+    Its weight is not used.
+    """
+    async with with_new(0.0, ordered=ordered) as client:
         for chosen in (["n0"], ["n1", "n0"], ["n0", "gone"]):
             features = {item: DESCRIBED[item] for item in chosen if item in DESCRIBED}
             expected = (await client.post(RELATED, {"item_features": features, "limit": 5})).json
@@ -117,7 +124,9 @@ async def test_new_items_can_be_history_and_seeds() -> None:
             alone = (await client.post(RECOMMEND, body)).json
             both = {"requests": [{"user_id": "u1"}, body], "include_metadata": True}
             batch = (await client.post(BATCH, both)).json["results"][1]
+            weighed = {**body, "history": [{"item_id": item, "weight": 2.0} for item in chosen]}
             assert related["items"] == alone["items"] == batch["items"] == expected["items"] != []
+            assert (await client.post(RECOMMEND, weighed)).json["items"] == alone["items"]
             assert alone["profile"] == "history"
             assert alone.get("ignored_items", []) == [item for item in chosen if item not in DESCRIBED]
         mixed = (await client.post(RELATED, {"seed_items": ["i3", "n0"], "limit": 5})).json
