@@ -49,6 +49,7 @@ _chunk = re.compile(
 h11 refuses two forms that the RFC permits, and so does this expression: blanks before an extension, and sizes of more
 than 20 digits."""
 _trailer = re.compile(rb"(?!(?i:content-length|transfer-encoding):)%b:[\t -~\x80-\xff]*" % _TOKEN)
+_KEY_HEADERS = (b"x-api-key", b"authorization")
 _credential = re.compile(rb"\r\n((?i:x-api-key|authorization)):[\t ]*+([\t -~\x80-\xff]*+)(?=\r\n[^\t ])")
 _length = re.compile(rb"[0-9]{1,19}")
 _timeout = re.compile(rb"\r\n(?i:x-request-timeout-ms):[\t ]{0,8}([^\r\n]{0,32})(?=\r\n)")
@@ -128,11 +129,11 @@ class RequestReader:
     def timeout(self) -> bytes | None:
         """Return the value of X-Request-Timeout-Ms in the next request, but do not parse its head.
 
-        Returns the last of several values. Returns None if there is no value of at most 32 bytes, or if the head is
-        incomplete.
+        Returns the last of several values, without blanks. Returns None if there is no value of at most 32 bytes, or if
+        the head is incomplete.
         """
         matches = _timeout.findall(self._data, self._at, self._data.find(b"\r\n\r\n", self._at) + 2)
-        return matches[-1] if matches else None
+        return matches[-1].rstrip() if matches else None
 
     def head(self) -> Head | None:
         """Return the next head, or None while it is incomplete. Raises an ApiError if it is invalid."""
@@ -262,13 +263,14 @@ class _Collected:
         self.headers: list[tuple[bytes, bytes]] = []
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers.append((name.lower(), value))
+        name = name.lower()
+        self.headers.append((name, value if name in _KEY_HEADERS else value.rstrip()))
 
 
 def parse_head(raw: bytes) -> Head:
     """Parse a complete head, which ends with an empty line. Raises an ApiError if the head is invalid.
 
-    Blanks at the end of a header's value are kept, because they may be part of an API key.
+    Blanks at the end of a value are dropped (RFC 9110, 5.5), but not at the end of an API key, which they make invalid.
     """
     line = _request_line.match(raw)
     if line is None:
@@ -281,7 +283,7 @@ def parse_head(raw: bytes) -> Head:
     method, target, is_1_1 = line[1].decode(), line[2], line[3] == b"1"
     named: dict[bytes, list[bytes]] = {}
     for name, value in headers:
-        named.setdefault(name, []).append(value.strip())
+        named.setdefault(name, []).append(value)
     hosts = len(named.get(b"host", ()))
     if hosts > 1 or (is_1_1 and not hosts):
         raise MalformedRequest("a request must have one Host header")
