@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import trio
@@ -52,12 +52,11 @@ class ListKind:
         """Return the declaration of this list in a recipe, or None."""
         return getattr(recipe.recipe.serving, self.name)
 
-    def inputs(self, recipe: LoadedRecipe) -> tuple[Any, Any]:
-        """Return the parts of a recipe on which the content of the list depends.
-
-        If one of them changes, the content is discarded.
-        """
-        return self.declared(recipe), recipe.recipe.item_metadata if self.has_metadata else None
+    def inputs(self, recipe: LoadedRecipe) -> tuple[Any, ...]:
+        """Return the parts of a recipe that decide the content of a list. If one changes, the content is discarded."""
+        declared = self.declared(recipe)
+        metadata = recipe.recipe.item_metadata if self.has_metadata else None
+        return *(getattr(declared, name, None) for name in ("source", "id_column", "mode")), metadata
 
 
 def _facts_of_available(entry: Entry) -> dict[str, Any]:
@@ -132,16 +131,20 @@ class ListWatch:
     def declare(self, recipe: LoadedRecipe) -> dict[str, Any]:
         """Read the lists of a new or changed recipe from now on.
 
-        Returns the fields of `Entry` that `Publisher.declare` or `Publisher.change` must replace. The value is a list
-        without content for a new or changed declaration, and None for a list that the recipe no longer declares.
+        Returns the fields of `Entry` that `Publisher.declare` or `Publisher.change` must replace. The value is None for
+        a list that the recipe no longer declares, and else a list, with the last content if its `inputs` are unchanged.
         """
         changes: dict[str, Any] = {}
         for kind in self.kinds:
-            key = kind.name, recipe.recipe.name
+            key, declared = (kind.name, recipe.recipe.name), kind.declared(recipe)
             before = self._lists.get(key)
             if before is not None and kind.inputs(before.recipe) == kind.inputs(recipe):
+                if before.declared != declared:
+                    before.due_at = -math.inf
+                    state = getattr(self.publisher.entry(before.name), kind.name) or ListState(declared)
+                    changes[kind.name] = replace(state, declared=declared)
                 before.recipe = recipe
-            elif (declared := kind.declared(recipe)) is not None:
+            elif declared is not None:
                 self._lists[key] = WatchedList(recipe, kind)
                 changes[kind.name] = ListState(declared)
             elif before is not None:
