@@ -42,7 +42,7 @@ from svc.serving.models.costs import Cost
 from svc.serving.models.fragments import AnswerHeader, encode_batch, encode_fields, encode_users
 from svc.serving.models.registry import Served
 from svc.serving.models.threads import lower_priority
-from svc.serving.transport.messages import Response
+from svc.serving.transport.messages import ClientGone, Response
 
 INLINE_BODY_BYTES = 4096
 """Longest body that is parsed and prepared on the event loop."""
@@ -99,7 +99,7 @@ class Verbs:
         try:
             response = await self._answer(request, route, query)
             status = "ok"
-        except ApiError as error:
+        except (ApiError, ClientGone) as error:
             status = error.metric_status
             raise
         finally:

@@ -19,6 +19,8 @@ A body or answer of n bytes extends its time limit by n / SLOWEST_BYTES_PER_S se
 class ClientGone(Exception):
     """The client closed its connection before its request was answered."""
 
+    metric_status = "client_gone"
+
 
 class Response(NamedTuple):
     """An answer before it is sent. The connection adds the headers Content-Length, Date and Connection."""
