@@ -198,12 +198,12 @@ async def _live(
                 fleet.answer = partial(answer, state)
             renew = partial(_renew_keys, options, state, loader, watcher, fleet)
             lanes.start_soon(server.run_until, stop.event.wait, partial(process.on_hangup, renew))
+            lanes.start_soon(state.refusals.run)
             if await _load_all(watcher, stop):
                 whole.start_soon(_end_drain, stop, state.settings.drain_s)
                 async with trio.open_nursery() as background:
                     background.start_soon(server.run_until, stop.event.wait, watcher.run)
                     background.start_soon(server.run_until, stop.event.wait, partial(_warn_of, options.unsafe_modes))
-                    background.start_soon(server.run_until, stop.event.wait, state.refusals.run)
                     if state.policy_file is not None:
                         background.start_soon(server.run_until, stop.event.wait, state.policy_file.run)
                     if fleet is None:

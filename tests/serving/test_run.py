@@ -181,21 +181,32 @@ OLD, NEW = "o" * 43, "n" * 43
 def test_a_server_answers_reloads_keys_and_drains_in_one_life(
     records: Records, freezes: list[str], tmp_path: Path
 ) -> None:
-    """Valid new keys replace the old ones at once, and invalid ones change nothing. The drain ends regularly."""
+    """Valid new keys replace the old ones at once, and invalid ones change nothing. The drain ends regularly.
+
+    A request that is refused during the drain is counted in the log.
+    """
     write_artifact(tmp_path / "shop.svc", factor_model(10, 40, 4))
     (tmp_path / "shop.yaml").write_text(RECIPE)
     (tmp_path / "there.csv").write_text("item_id\n" + "".join(f"i{number}\n" for number in range(20, 24)))
     (tmp_path / "keys").write_text(f"k:{hash_api_key(OLD)}")
     (tmp_path / "keys").chmod(0o600)
+    (tmp_path / "policies").write_text("two: {rate: 1/h, burst: 1}")
     handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]
     settings = replace(
         SETTINGS,
         api_keys_file=str(tmp_path / "keys"),
+        api_key_policies=str(tmp_path / "policies"),
         env="development",
         metrics_enabled=True,
         metrics_port=0,
         drain_s=20.0,
     )
+
+    def end_batch(client: socket.socket) -> None:
+        with client:
+            records.wait("serve_draining")
+            client.sendall(b"{}, {}]}")
+            assert client.recv(1000).startswith(b"HTTP/1.1 429 ")
 
     def use() -> None:
         port = records.wait("serve_started")["port"]
@@ -219,6 +230,10 @@ def test_a_server_answers_reloads_keys_and_drains_in_one_life(
         os.kill(os.getpid(), signal.SIGHUP)
         assert records.wait("keys_reloaded")["api_keys_configured"] == 2
         assert (asked(port, OLD)[0], asked(port, NEW)[0]) == (401, 200)
+        client = socket.create_connection(("127.0.0.1", port))
+        head = b"POST /v1/recipes/shop:batch-recommend HTTP/1.1\r\nHost: a\r\nX-API-Key: %b\r\n" % (b"t" * 43)
+        client.sendall(head + b'Content-Length: 22\r\n\r\n{"requests": [')
+        threading.Thread(target=end_batch, args=[client]).start()
 
     assert lived(ServeOptions(tmp_path, "127.0.0.1", 0, dev_allow_unsigned=True), settings, use) == 0
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)] == handlers
@@ -235,6 +250,8 @@ def test_a_server_answers_reloads_keys_and_drains_in_one_life(
     assert [started[name] for name in ("host", "recipes", "workers")] == ["127.0.0.1", 1, 1]
     (loaded,) = records.of("availability_loaded")
     assert (loaded["n_ids"], loaded["n_items"]) == (4, 4)
+    (refused,) = records.of("requests_refused")
+    assert (refused["code"], refused["kid"], refused["count"]) == ("RATE_LIMITED", "two", 1)
     (draining,), (ended,) = records.of("serve_draining"), records.of("serve_shutdown")
     assert (draining["signal"], draining["drain_seconds"]) == ("SIGTERM", 20.0)
     assert records.all[-1] == ended
