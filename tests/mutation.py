@@ -2,8 +2,8 @@
 
 `python -m tests.mutation SEED COUNT FOLDER` draws COUNT modules with SEED, and one fault for each. FOLDER keeps two
 copies of the project, and which test runs which line (delete it after changes of tests). Only the tests that run the
-line of a fault are run, at most MOST_TESTS: first those of the module's own test file, then others by lot. Lines that
-run at the import belong to all tests of a module.
+line of a fault are run, at most MOST_TESTS: first those of the module's own test file, then others by lot. A line
+that runs at the import belongs to the tests that run a line with the name that its statement defines.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import copy
 import os
 import queue
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -29,17 +30,9 @@ COPIES = 2
 MOST_TESTS = 100
 LONGEST_S = 600
 SELECTED = "not integration"
-PAIRS = {
-    ast.Lt: ast.LtE,
-    ast.Gt: ast.GtE,
-    ast.Eq: ast.NotEq,
-    ast.Is: ast.IsNot,
-    ast.In: ast.NotIn,
-    ast.And: ast.Or,
-    ast.Add: ast.Sub,
-    ast.Mult: ast.Div,
-}
-TURNED: dict[type[ast.AST], Any] = {**PAIRS, **{turned: kind for kind, turned in PAIRS.items()}}
+COMPARISONS = {ast.Lt: ast.LtE, ast.Gt: ast.GtE, ast.Eq: ast.NotEq, ast.Is: ast.IsNot, ast.In: ast.NotIn}
+PAIRS: dict[type[ast.AST], Any] = {**COMPARISONS, ast.And: ast.Or, ast.Add: ast.Sub, ast.Mult: ast.Div}
+TURNED = {**PAIRS, **{turned: kind for kind, turned in PAIRS.items()}}
 
 
 class Fault(NamedTuple):
@@ -121,19 +114,30 @@ def lines_of_tests(folder: Path) -> coverage.CoverageData:
 def draw(lot: random.Random, count: int, data: coverage.CoverageData) -> Iterator[tuple[Fault, list[str]]]:
     """Yield random faults, one for each of `count` modules, with the tests that run their lines."""
     modules = sorted((ROOT / "svc").rglob("*.py"))
+    runs = {path: data.contexts_by_lineno(str(path)) for path in modules}
     for path in lot.sample(modules, min(count, len(modules))):
-        runs = data.contexts_by_lineno(str(path))
         for fault in lot.sample(every := list(faults(path)), min(1, len(every))):
-            line = max((line for line in runs if line <= fault.node.lineno), default=0)
-            names = (
-                set(runs.get(line, ()))
-                if "" not in runs.get(line, ())
-                else {name for one in runs.values() for name in one}
-            )
+            line = max((line for line in runs[path] if line <= fault.node.lineno), default=0)
+            names = set(runs[path].get(line, ()))
+            if "" in names:
+                names.update(*(runs[reader].get(line, ()) for reader, line in readers(fault, modules)))
             tests = sorted({name.rpartition("|")[0] for name in names if name})
             mirror = Path("tests", path.relative_to(ROOT / "svc").parent, f"test_{path.stem}.py").as_posix()
             chosen = lot.sample(tests, len(tests))
             yield fault, sorted(chosen, key=lambda name: not name.startswith(mirror))[:MOST_TESTS]
+
+
+def readers(fault: Fault, modules: list[Path]) -> Iterator[tuple[Path, int]]:
+    """Yield each line that has the name that the statement of a fault defines, or its first word if it defines none."""
+    line, source = fault.node.lineno, fault.path.read_text(encoding="utf-8")
+    statements = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.stmt)]
+    inner = [node for node in statements if node.lineno <= line <= (node.end_lineno or 0)]
+    inner = inner or [node for node in statements if node.lineno > line][:1]  # the statement below a decorator
+    name = re.findall(r"^(?:async def |def |class )?(\w+)", ast.unparse(inner[-1]), re.MULTILINE)[0]
+    for path in modules:
+        for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if re.search(rf"\b{name}\b", text):
+                yield path, number
 
 
 def is_noticed(fault: Fault, tests: list[str], project: Path) -> bool:
@@ -145,11 +149,9 @@ def is_noticed(fault: Fault, tests: list[str], project: Path) -> bool:
     # each fault is in place for longer than one.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     environment["PYTHONPATH"] = str(project)
+    silent: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     try:
-        silent = subprocess.DEVNULL
-        return (
-            subprocess.call(command, cwd=project, env=environment, timeout=LONGEST_S, stdout=silent, stderr=silent) != 0
-        )
+        return subprocess.call(command, cwd=project, env=environment, timeout=LONGEST_S, **silent) != 0
     except subprocess.TimeoutExpired:
         return True
     finally:
