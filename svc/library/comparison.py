@@ -15,7 +15,7 @@ import pandas as pd
 from svc import install_command
 from svc.errors import ConfigError, TrainingError, UsageError
 from svc.library.evaluation import align, check_metrics, rank
-from svc.library.tables import as_pandas, as_table, column_names, is_table, require
+from svc.library.tables import as_pandas, as_table, column_names, require
 from svc.library.training import ITEM, USER, TrainResult, in_place, train
 from svc.progress import Progress, progress_here
 from svc.recipe.load import load_recipe, merge_trees, normalize
@@ -111,8 +111,6 @@ def compare(
         raise UsageError(f"seeds: {seeds} is not within 1..100")
     if not 0.0 < heldout < 1.0:
         raise UsageError(f"heldout: {heldout} is not between 0 and 1")
-    if not is_table(data):
-        raise UsageError(f"data: give a DataFrame with one row per interaction, not a {type(data).__name__}")
     columns = {"user": user, "item": item, "time": time, "weight": weight}
     data = as_table(data, "data")
     require({name: column for name, column in columns.items() if column}, column_names(data, "data"), "data")

@@ -15,7 +15,7 @@ from svc.errors import TrainingError, UsageError
 from svc.export.request import CHUNK, ExportRequest
 from svc.export.run import score_all
 from svc.library.recommender import Recommender, load
-from svc.library.tables import as_arrow, as_table, column_names, facts_table, is_table, require
+from svc.library.tables import as_arrow, as_table, column_names, facts_table, require
 from svc.training.judging.intervals import CONFIDENCE
 from svc.training.judging.metrics import PER_USER, TrainingCounts, breakdown, mean_popularity
 
@@ -143,8 +143,6 @@ def evaluate(
 
 def id_columns(data: Any, user_column: str, item_column: str) -> pd.DataFrame:
     """Return a frame with at least the two id columns. Raises UsageError if `data` is not a table or lacks a column."""
-    if not is_table(data):
-        raise UsageError(f"interactions: give a DataFrame with one row per interaction, not a {type(data).__name__}")
     data = as_table(data, "interactions")
     columns = {"user_column": user_column, "item_column": item_column}
     require(columns, column_names(data, "interactions"), "interactions")

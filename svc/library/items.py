@@ -13,8 +13,8 @@ import pandas as pd
 import pyarrow as pa
 from pandas.api import types
 
-from svc.errors import DataSourceError, FeaturesNotSupported, FeatureValueUnusable, UsageError
-from svc.library.tables import as_arrow, as_pandas, check_id_type, column_names, is_table, plain, require
+from svc.errors import DataSourceError, FeaturesNotSupported, FeatureValueUnusable, MetadataError, UsageError
+from svc.library.tables import as_arrow, as_pandas, as_table, check_id_type, column_names, plain, require
 from svc.model.ids import IdTable
 from svc.model.ranking.filter_fields import Field, FilterFields, LabelField, NumberField
 from svc.model.ranking.new_items import NewItems
@@ -45,8 +45,7 @@ def new_items_of(items: Any, opened: OpenedArtifact, max_share: float | None, mi
             raise UsageError(f"{name}: {share} is not within 0..1")
     if max_share is not None and min_share > max_share:
         raise UsageError(f"new_items_min_share: {min_share} is above new_items_share, {max_share}")
-    if not is_table(items):
-        raise UsageError(f"new_items: give a DataFrame with a row for each item, not a {type(items).__name__}")
+    items = as_table(items, "new_items", "a row for each item")
     model = opened.model
     encoder = None if model.features is None else model.features.item
     if encoder is None:
@@ -106,8 +105,7 @@ def item_table(items: Any, item_ids: IdTable, id_column: str) -> ItemTable:
     or from `item_id` if the DataFrame has no such column. All columns are shown, and all but times are filter fields.
     Raises UsageError.
     """
-    if not is_table(items):
-        raise UsageError(f"items: give a DataFrame with a row for each item, not a {type(items).__name__}")
+    items = as_table(items, "items", "a row for each item")
     names = column_names(items, "items")
     id_column = id_column if id_column in names else "item_id"
     require({"items": id_column}, names, "the table")
@@ -124,7 +122,10 @@ def item_table(items: Any, item_ids: IdTable, id_column: str) -> ItemTable:
         raise UsageError(f"items: rename the column {taken[0]!r}, because answers already have a column of this name")
     frame = frame[ids.notna()].drop_duplicates(id_column, keep="last").set_index(frame.columns[names.index(id_column)])
     aligned = frame.reindex(item_ids.all()).reset_index(drop=True)
-    fields = {name: _field(name, aligned[name]) for name in aligned.columns if not _is_time(aligned[name])}
+    try:
+        fields = {name: _field(name, aligned[name]) for name in aligned.columns if not _is_time(aligned[name])}
+    except MetadataError as error:
+        raise UsageError(f"items: {error.message}") from None
     return ItemTable(aligned, FilterFields(fields, len(item_ids)))
 
 

@@ -41,11 +41,14 @@ def _is_of_columns(data: object) -> TypeGuard[Mapping[str, Any]]:
     return not any(column is None or isinstance(column, str | int | float | Mapping) for column in data.values())
 
 
-def as_table(data: Any, what: str) -> Any:
+def as_table(data: Any, what: str, content: str = "one row per interaction") -> Any:
     """Return the table as an object that has column names and can be read more than once.
 
-    A stream of batches can be read only once, so it is read to its end. Raises UsageError.
+    A stream of batches can be read only once, so it is read to its end. Raises UsageError, for a value that is no table
+    with the `content` that it should have.
     """
+    if not is_table(data):
+        raise UsageError(f"{what}: give a DataFrame with {content}, not a {type(data).__name__}")
     if isinstance(data, pd.DataFrame | pa.Table) or (hasattr(data, "columns") and not isinstance(data, pa.RecordBatch)):
         return data
     try:

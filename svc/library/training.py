@@ -220,7 +220,7 @@ def train(
             settings = replace(settings, artifact_root=None)  # the temporary folder is outside SVC_ARTIFACT_ROOT
             loaded = _without_output(_load(recipe, given, settings, overrides), Path(folder))
         if items is not None:  # before the training, whose model would be lost without `output`
-            items = as_table(items, "items") if is_table(items) else items
+            items = as_table(items, "items", "a row for each item")
             _check_rules(loaded, item_table(items, IdTable.from_ids([]), loaded.recipe.schema_.item_column))
         signing = keys_text(keys, settings) if is_written or keys is not None else f"{OWN_KID}:{secrets.token_hex(32)}"
         settings = replace(settings, signing_keys=signing, signing_keys_file=None)

@@ -5,6 +5,7 @@ New items in Python are recommended as by a server, and refused with row and col
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,16 @@ def shop(artifact: Path, items: Any) -> svc.Recommender:
     return svc.load(artifact, keys=SIGNING_KEYS, items=items)
 
 
-@pytest.mark.parametrize("convert", [lambda frame: frame, pa.Table.from_pandas], ids=["pandas", "pyarrow"])
+SHAPES: dict[str, Callable[[pd.DataFrame], Any]] = {
+    "pandas": lambda frame: frame,
+    "pyarrow": pa.Table.from_pandas,
+    "batch": pa.RecordBatch.from_pandas,
+    "reader": lambda frame: pa.Table.from_pandas(frame).to_reader(),
+    "dict": lambda frame: {name: pa.array(column) for name, column in frame.items()},
+}
+
+
+@pytest.mark.parametrize("convert", SHAPES.values(), ids=SHAPES)
 def test_columns_of_every_kind_can_be_filtered_by(artifact: Path, convert: Any) -> None:
     """Lists and delimited text are labels, numbers are numbers, other text is one value. Last rows count."""
     books = shop(artifact, convert(FRAME))
@@ -103,6 +113,7 @@ def test_ids_of_answers_have_the_type_of_text_in_frames(artifact: Path, convert:
         (FRAME.assign(item_id=range(6)), r"ids are text.*use str\(\.\.\.\)"),
         (FRAME.assign(score=1.0), "rename the column 'score'"),
         (pd.concat([FRAME, FRAME[["year"]]], axis=1), "two columns are named 'year'"),
+        (FRAME.assign(facts=[{"a": 1}] * 6), "items: filter field 'facts': a map does not belong here"),
     ],
 )
 def test_an_unusable_frame_of_items_is_refused(artifact: Path, items: Any, words: str) -> None:
@@ -228,8 +239,8 @@ def test_new_items_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
         svc.load(artifact, keys=SIGNING_KEYS, new_items=NEW)
 
 
-def test_arrow_tables_and_lists_without_new_items_are_accepted(tmp_path: Path) -> None:
-    """An Arrow table gives the same answers as pandas.
+def test_tables_of_every_shape_and_lists_without_new_items_are_accepted(tmp_path: Path) -> None:
+    """Arrow tables, batches, readers and dicts give the same answers as pandas.
 
     An empty list, or a list of known items, does not change answers.
     """
@@ -237,9 +248,9 @@ def test_arrow_tables_and_lists_without_new_items_are_accepted(tmp_path: Path) -
     write_artifact(artifact, model(), head=HEAD)
     plain = svc.load(artifact, keys=SIGNING_KEYS).recommend("u3", limit=60)
     of_pandas = svc.load(artifact, keys=SIGNING_KEYS, new_items=NEW).recommend("u3", limit=60)
-    arrow = pa.table({name: pa.array(NEW[name]) for name in ("age", "item_id", "tag")})
-    of_arrow = svc.load(artifact, keys=SIGNING_KEYS, new_items=arrow).recommend("u3", limit=60)
-    pd.testing.assert_frame_equal(of_arrow, of_pandas)
+    for convert in SHAPES.values():
+        of_arrow = svc.load(artifact, keys=SIGNING_KEYS, new_items=convert(NEW[["age", "item_id", "tag"]]))
+        pd.testing.assert_frame_equal(of_arrow.recommend("u3", limit=60), of_pandas)
     assert len(of_pandas) == len(plain) + 3
     for rows in (NEW[:0], NEW[2:3]):
         unchanged = svc.load(artifact, keys=SIGNING_KEYS, new_items=rows).recommend("u3", limit=60)
