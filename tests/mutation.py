@@ -1,9 +1,10 @@
 """Plant faults in svc by lot, and count those that the tests notice.
 
 `python -m tests.mutation SEED COUNT FOLDER` draws COUNT modules with SEED, and one fault for each. FOLDER keeps two
-copies of the project, and which test runs which line (delete it after changes of tests). Only the tests that run the
-line of a fault are run, at most MOST_TESTS: first those of the module's own test file, then others by lot. A line
-that runs at the import belongs to the tests that run a line with the name that its statement defines.
+copies of the project, and which test runs which line (delete it after changes of tests). The module's own test file is
+run, and at most MOST_TESTS others by lot that run the line of the fault. The own file is run whole, because the lines
+of a shared fixture count only for the test that used it first. A line that runs at the import belongs to the tests that
+run a line with the name that its statement defines.
 """
 
 from __future__ import annotations
@@ -123,8 +124,8 @@ def draw(lot: random.Random, count: int, data: coverage.CoverageData) -> Iterato
                 names.update(*(runs[reader].get(line, ()) for reader, line in readers(fault, modules)))
             tests = sorted({name.rpartition("|")[0] for name in names if name})
             mirror = Path("tests", path.relative_to(ROOT / "svc").parent, f"test_{path.stem}.py").as_posix()
-            chosen = lot.sample(tests, len(tests))
-            yield fault, sorted(chosen, key=lambda name: not name.startswith(mirror))[:MOST_TESTS]
+            others = [name for name in lot.sample(tests, len(tests)) if not name.startswith(mirror)]
+            yield fault, [*([mirror] if (ROOT / mirror).exists() else []), *others[:MOST_TESTS]]
 
 
 def readers(fault: Fault, modules: list[Path]) -> Iterator[tuple[Path, int]]:
@@ -144,7 +145,7 @@ def is_noticed(fault: Fault, tests: list[str], project: Path) -> bool:
     """Return whether one of the tests fails, or does not end, in a copy of the project with the fault."""
     place = project / fault.path.relative_to(ROOT)
     place.write_text(fault.planted(), encoding="utf-8")
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-pno:cacheprovider", *tests]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-pno:cacheprovider", f"-m{SELECTED}", *tests]
     # Cached bytecode saves 10 to 20 s for each fault. It is never stale: Python compares the seconds of sources, and
     # each fault is in place for longer than one.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
