@@ -42,11 +42,11 @@ LEAST_FACTOR, MOST_FACTOR = 0.1, 10.0
 Part = Literal["body", "query"]
 _SHOWN_CHARACTERS = 256
 
-_SCALAR = {"anyOf": [{"type": "string", "maxLength": MAX_TEXT_CHARACTERS}, {"type": ["number", "boolean", "null"]}]}
+_SCALARS = [{"type": "string", "maxLength": MAX_TEXT_CHARACTERS}, {"type": "number"}, {"type": ["boolean", "null"]}]
 _VALUE_SCHEMA = {
     "anyOf": [
-        *_SCALAR["anyOf"],
-        {"type": "array", "items": _SCALAR, "maxItems": MAX_LABELS},
+        *_SCALARS,
+        {"type": "array", "items": {"anyOf": _SCALARS}, "maxItems": MAX_LABELS},
         {"type": "array", "items": {"type": "number"}, "maxItems": MAX_DIMENSIONS},
     ]
 }

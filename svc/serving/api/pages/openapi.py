@@ -98,10 +98,15 @@ def _schemas(rows: list[Endpoint]) -> Document:
     models = {model: None for row in rows for model in (row.request, row.response) if model is not None}
     described = [(model, "validation") for model in (*models, responses.Error)]
     _, definitions = models_json_schema(described, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type]
-    schemas: Document = definitions["$defs"]
-    for schema in schemas.values():
+    for schema in definitions["$defs"].values():
         _simplify(schema)
+    schemas: Document = json.loads(json.dumps(definitions["$defs"]), object_hook=_with_precision)
     return schemas
+
+
+def _with_precision(schema: Document) -> Document:
+    """Return the schema of a number with the format `double`: Go's generators make float32 of other numbers."""
+    return {**schema, "format": "double"} if schema.get("type") in ("number", ["number", "null"]) else schema
 
 
 def _simplify(schema: Document) -> None:

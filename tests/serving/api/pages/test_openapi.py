@@ -123,6 +123,14 @@ def test_the_page_lists_every_field_with_its_bounds() -> None:
             assert bounds(schema) <= set(re.findall(r"\d+", told)), name
 
 
+def test_numbers_have_the_precision_of_the_server() -> None:
+    """Scores, weights and features are doubles. The generators of Go and Java round numbers without a format."""
+    schemas = document(__version__, has_keys=True, has_metrics=True)["components"]["schemas"]
+    request = json.dumps(schemas["RecommendRequest"])
+    assert schemas["Item"]["properties"]["score"]["format"] == "double"
+    assert request.count('"number"') == request.count('"double"') > 3
+
+
 def test_without_keys_no_operation_requires_a_key() -> None:
     """The document of a server without keys has no security scheme, no 401 and no metrics."""
     whole = document(__version__, has_keys=False, has_metrics=False)
