@@ -149,8 +149,8 @@ def _table(uri: str, versions: list[Version]) -> Table:
     from rich.table import Table
 
     with_refits = any(version.reused_from for version in versions)
-    space = (0, 0 if with_refits else 1)  # without padding, a row of eight columns fits into 80 characters
-    table = Table(title=escape(uri), title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=space)
+    # Without padding, a row of eight columns fits into 80 characters.
+    table = Table(title=escape(uri), title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=0)
     headings = ("version", "trained at (UTC)", "algorithm", "score", "rank ms", "decision", "state")
     for heading in (*headings, "refit of") if with_refits else headings:
         table.add_column(heading, overflow="fold", no_wrap=heading != "algorithm")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -206,6 +207,10 @@ def test_a_hold_keeps_the_version_through_trainings_until_promote(
         assert "promotion_held" in {record["event"] for record in records}
     held = history(recipe, capsys)
     assert [version["sha8"] for version in held if version["held"]] == [found[1]["sha8"]]
+    assert main.run(["history", str(recipe)]) == 0
+    assert re.search(
+        r"^version +trained at .* TopPop .* live, held$", capsys.readouterr().out, re.MULTILINE | re.DOTALL
+    )
     assert main.run(["promote", str(recipe), held[0]["sha8"]]) == 0
     assert (recipe.parent / "out/books.svc").read_text() == f"books.{held[0]['sha8']}.svc\n"
     assert main.run(["history", str(recipe), "--verify"]) == 0
