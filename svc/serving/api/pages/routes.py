@@ -217,6 +217,7 @@ def _summary(entry: Entry) -> dict[str, Any]:
     served = entry.served
     if served is None:
         return {"name": entry.name, "loaded": False}
+    ranks_users = served.policy.users and served.model.can_rank_users
     return {
         "name": entry.name,
         "loaded": True,
@@ -224,7 +225,7 @@ def _summary(entry: Entry) -> dict[str, Any]:
         "model_version": served.model_version,
         "best_class": served.header.get("best_class"),
         "loaded_at": datetime.fromtimestamp(served.loaded_at, UTC).isoformat(timespec="seconds"),
-        "supported_verbs": [row.verb for row in VERBS if row.verb != USERS_VERB or served.model.can_rank_users],
+        "supported_verbs": [row.verb for row in VERBS if row.verb != USERS_VERB or ranks_users],
     }
 
 

@@ -107,6 +107,8 @@ async def test_a_recipe_without_permission_refuses_users() -> None:
         serve(state, served_in(state).beside(None, None, Policy()))
         taken_out = await client.post(USERS, {"item_id": "i5"})
         plain = await client.post(USERS.replace("movies", "plain"), {"item_id": "i5"})
+        about = (await client.get("/v1/recipes/movies")).json
+    assert "recommend-users" not in about["supported_verbs"]
     for answer in (taken_out, plain):
         assert (answer.status, answer.json["code"]) == (400, "USERS_NOT_SERVED")
         assert "serving.users" in answer.json["detail"]
