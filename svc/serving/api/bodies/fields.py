@@ -205,11 +205,11 @@ def invalid(path: Sequence[str | int], message: str, type: str, *, part: Part = 
 
 
 def digits(value: object) -> object:
-    """Convert a text of 1 to 4 digits to an integer, because all values of a query string are texts.
+    """Convert the text of a short integer to the integer, because all values of a query string are texts.
 
     Other values stay unchanged, and pydantic refuses them.
     """
-    return int(value) if isinstance(value, str) and re.fullmatch("[0-9]{1,4}", value) else value
+    return int(value) if isinstance(value, str) and re.fullmatch("-?[0-9]{1,9}", value) else value
 
 
 class _Asked(BaseModel):

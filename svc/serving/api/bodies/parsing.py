@@ -72,19 +72,21 @@ def parse_query(schema: type[AnyBody], parameters: Mapping[str, str]) -> AnyBody
 
 
 def refuse_unknown_parameters(query: bytes, schema: type[BaseModel] | None, body: type[BaseModel] | None) -> None:
-    """Raise ValidationFailed if a query string has a parameter that the endpoint does not have.
+    """Raise ValidationFailed if a query string has a parameter that the endpoint does not have, or has one twice.
 
     `schema` describes the query string of the endpoint, and `body` its body. An endpoint has at most one of them.
     """
     parameters = () if schema is None else tuple(schema.model_fields)
     unknown = hints.unknown_parameter if body is None else hints.parameter_of_body
     readable = parameters if body is None else tuple(body.model_fields)
-    names = dict.fromkeys(name for name, _ in parse_qsl(query.decode("ascii"), keep_blank_values=True))
-    strangers = [name for name in names if name not in parameters]
+    counts = Counter(name for name, _ in parse_qsl(query.decode("ascii"), keep_blank_values=True))
+    strangers = [name for name in counts if name not in parameters]
     errors = [
         {"loc": ["query", _shown(name)], "msg": unknown(name, readable), "type": "extra_forbidden"}
         for name in strangers[:MAX_ERRORS]
     ]
+    twice = [name for name in parameters if counts[name] > 1]
+    errors += [{"loc": ["query", name], "msg": "the parameter occurs twice", "type": "repeated"} for name in twice]
     if errors:
         raise _with_first("query", errors)
 

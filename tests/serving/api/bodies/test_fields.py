@@ -89,12 +89,13 @@ def test_features_describe_one_item_or_several() -> None:
 
 
 def test_whole_numbers_are_converted_and_other_values_stay_unchanged() -> None:
-    """10.0 in JSON becomes 10, and up to four digits in a query string become a number.
+    """10.0 in JSON becomes 10, and up to nine digits in a query string become a number.
 
     Other values are left for the type check to refuse.
     """
     assert (whole(10.0), whole(10.5), whole("10")) == (10, 10.5, "10")
-    assert (digits("0010"), digits("10.0"), digits("-1"), digits("10000")) == (10, "10.0", "-1", "10000")
+    assert (digits("0010"), digits("-1"), digits("9" * 9)) == (10, -1, 999_999_999)
+    assert (digits("10.0"), digits("+1"), digits("1" * 10)) == ("10.0", "+1", "1" * 10)
 
 
 def test_an_invalid_filter_is_named_by_its_path_in_the_body() -> None:
