@@ -120,8 +120,8 @@ def table_of_rows(
 
     Column types are inferred from the batch. TableBuilder unifies the types of all batches.
 
-    In id columns (`text_columns`), all values become text. But if a batch has floats, its column has only these, and
-    TableBuilder refuses it.
+    In id columns (`text_columns`), all values become text. But if a batch has floats, bytes, lists or mappings, its
+    column has only these, and TableBuilder refuses it.
     """
     columns = {}
     for name, position in positions.items():
@@ -135,8 +135,9 @@ def _texts(values: list[Any]) -> pa.Array:
         return pa.array(values, pa.large_string())
     except (pa.ArrowTypeError, pa.ArrowInvalid):  # some values are not text
         pass
-    if any(isinstance(value, float) for value in values):
-        return pa.array([value if isinstance(value, float) else None for value in values], pa.float64())
+    for refused in (float, bytes, list, dict):
+        if any(isinstance(value, refused) for value in values):
+            return pa.array([value if isinstance(value, refused) else None for value in values])
     return pa.array([None if value is None else str(value) for value in values], pa.large_string())
 
 

@@ -84,10 +84,11 @@ def test_ids_of_any_type_become_text(values: list[Any]) -> None:
     assert found.to_pylist() == [None if value is None else str(value) for value in values]
 
 
-def test_float_ids_stay_floats() -> None:
-    """Such ids are refused later with the column's name, because `7.0` is not the id `7`."""
+@pytest.mark.parametrize("refused", [7.0, b"\xff", ["7"], {"id": 7}])
+def test_values_that_are_no_ids_keep_their_type(refused: Any) -> None:
+    """Such columns are refused later by name, as in Parquet files. For example, `7.0` is not the id `7`."""
     for other in (8, "eight", decimal.Decimal(8)):
-        assert pa.types.is_floating(column([7.0, None, other], text=True).type)
+        assert column([refused, None, other], text=True).chunks == [pa.array([refused, None, None])]
 
 
 def test_decimals_become_numbers_and_uuids_become_text() -> None:
