@@ -146,7 +146,7 @@ def blank_ids(columns: dict[str, NDArray[np.bool_]], positions: Rows = None) -> 
 def bad_times(column: pd.Series, bad: NDArray[np.bool_], name: str, unit: str | None, positions: Rows = None) -> str:
     """Return the message for unreadable times, with the value of the first such row."""
     value = column.iloc[_first(bad)]
-    if pd.isna(value):
+    if column.isna().iloc[_first(bad)]:
         return f"the time column {name!r} is blank in data row {_data_row(_first(bad), positions)}"
     shown = _first_value(column, bad, name, positions)
     if unit is None:

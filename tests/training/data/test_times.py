@@ -13,8 +13,8 @@ from tests.training.data.test_interactions import SCHEMA, frame, from_frame
 
 
 def test_text_dates_and_zones_are_read_as_utc() -> None:
-    """ISO 8601 text with an offset is converted to UTC."""
-    data = frame(["a", "b", "c"], ["x", "y", "z"], ["2024-01-01T01:00:00+01:00", "2024-01-01", "nonsense"])
+    """ISO 8601 text with an offset is converted to UTC. A list is no time."""
+    data = frame(["a", "b", "c"], ["x", "y", "z"], ["2024-01-01T01:00:00+01:00", "2024-01-01", ["a", "b"]])
     schema = SCHEMA.model_copy(update={"time_unit": None})
     found = from_frame(data, schema, Cleansing(), with_times=True)
     assert found.times is not None
