@@ -19,6 +19,7 @@ from svc.logs import redact_text
 from svc.recipe.schema import NAME_PATTERN, Cleansing, InteractionSchema, Output, Promotion, Recipe
 from svc.recipe.serving_schema import FilterField, ItemMetadata, ServingBoost
 from svc.recipe.source_options import (
+    DELIMITER_PATTERN,
     DSN_PATTERN,
     SHA256_PATTERN,
     BigQueryOptions,
@@ -56,6 +57,7 @@ PATTERNS_IN_WORDS: Mapping[str, str] = {
     HALF_LIFE_PATTERN: "must be a number with its unit, such as 12h, 30d, 4w or 1.5y, or none",
     AGE_PATTERN: "must be a whole number with its unit, such as 90min, 36h, 30d, 4w or 1y",
     SHA256_PATTERN: "must be 64 hexadecimal digits, as `sha256sum` prints them",
+    DELIMITER_PATTERN: "must be one ASCII character, and neither a quote nor a line end",
     DSN_PATTERN: "must be the name of a variable that begins with SVC_RECIPE_",
 }
 _WRITTEN_OUT: Mapping[type[BaseModel], str] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import codecs
+import io
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
@@ -40,6 +40,7 @@ Positive = Annotated[Whole, Field(ge=1)]
 Name = Annotated[str, Field(min_length=1, max_length=1024)]
 SHA256_PATTERN = "^[0-9a-fA-F]{64}$"
 DSN_PATTERN = "^SVC_RECIPE_[A-Za-z0-9_]+$"
+DELIMITER_PATTERN = r"^[\x01-\x09\x0b\x0c\x0e-!#-\x7f]$"
 Sha256 = Annotated[str, StringConstraints(pattern=SHA256_PATTERN, to_lower=True)]
 
 
@@ -110,7 +111,7 @@ class FileOptions(Located):
 class CsvOptions(FileOptions):
     """A delimited text file. Id columns are read as text, exactly as written, unless `dtype` says otherwise."""
 
-    delimiter: Annotated[str, Field(min_length=1, max_length=1)] = Field(default=",", description="One character.")
+    delimiter: Annotated[str, Field(pattern=DELIMITER_PATTERN)] = Field(default=",", description="One ASCII character.")
     encoding: str = Field(default="utf-8", description="Any encoding that Python knows.")
     header: Annotated[Whole, Field(ge=0, le=1000)] | None = Field(
         default=0, description="Row of the column names, from 0; null: none, the columns are named 0, 1, 2, …"
@@ -122,8 +123,8 @@ class CsvOptions(FileOptions):
     @classmethod
     def _known_encoding(cls, value: str) -> str:
         try:
-            codecs.lookup(value).incrementaldecoder  # noqa: B018
-        except LookupError:
+            io.TextIOWrapper(io.BytesIO(), value)
+        except (LookupError, ValueError):
             raise ValueError("is not an encoding that Python knows; utf-8, latin-1 and cp1252 are usual") from None
         return value
 

@@ -58,7 +58,15 @@ _CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 _EXCEL = (".xlsx", ".xls", ".xlsm")
 _EXTENSIONS = (".csv", *(f".csv{suffix}" for suffix in _CODECS))
 _DELIMITERS = {";": "a semicolon", "\t": "a tab", "|": "a bar", ",": "a comma"}
-_MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16", b"\xef\xbb\xbf": "utf-8"}
+_MARKS = {
+    **dict.fromkeys((b"\xff\xfe", b"\xfe\xff"), "UTF-16: set `encoding: utf-16`"),
+    b"\xef\xbb\xbf": "UTF-8: set `encoding: utf-8`",
+    b"\x1f\x8b": "compressed: set `compression: gzip`",
+    b"\x28\xb5\x2f\xfd": "compressed: set `compression: zstd`",
+    b"BZh": "compressed: set `compression: bz2`",
+    b"PAR1": "a Parquet file: set `type: parquet`",
+}
+"""What a file is, and the option for it, by its first bytes."""
 _SHOWN_CHARACTERS = 60
 MAX_LINE_CHARACTERS = 1 << 20
 
@@ -97,9 +105,9 @@ def header_hint(names: Sequence[str], delimiter: str) -> str:
 
 
 def encoding_hint(start: bytes) -> str:
-    """Return a hint to set `encoding`, from the byte order mark in `start` if there is one."""
-    encoding = next((name for mark, name in _MARKS.items() if start.startswith(mark)), None)
-    return f"it is {encoding.upper()}: set `encoding: {encoding}`" if encoding else "give `encoding`, such as latin-1"
+    """Return a hint to set `encoding`, or another option if the first bytes, `start`, show another kind of file."""
+    kind = next((text for mark, text in _MARKS.items() if start.startswith(mark)), None)
+    return f"it is {kind}" if kind else "give `encoding`, such as latin-1"
 
 
 def find_fault(text: TextIO, delimiter: str, n_columns: int) -> str | None:
@@ -229,10 +237,9 @@ class CsvSource:
             reader = csv.reader(lines, delimiter=self._config.delimiter)
             rows = [fields for _, fields in zip(range(row + 1), reader, strict=False)]
         file.file.seek(0)
-        if len(rows) <= row:
-            raise DataSourceError(
-                f"{file.where} is empty" if not rows else f"{file.where} has no row {row} for a header"
-            )
+        if len(rows) <= row or not rows[row]:
+            why = f"has nothing in row {row}: `header` is the row of the column names, from 0" if rows else "is empty"
+            raise DataSourceError(f"{file.where} {why}")
         if self._config.header is None:
             return self._check([str(index) for index in range(len(rows[0]))], 0, file, hive)
         return self._check(rows[row], reader.line_num, file, hive)
@@ -240,13 +247,10 @@ class CsvSource:
     def _check(self, names: list[str], skip: int, file: DataFile, hive: Hive) -> _Header:
         wanted = [name for name in dict.fromkeys(self._context.columns or names) if name not in hive]
         hint = header_hint(names, self._config.delimiter)
-        if not hint and self._config.header is not None and not any(name in names for name in wanted):
+        if not hint and self._config.header is not None and not any(name.strip() in wanted for name in names):
             hint = "; for a file without a header row set `header: null`"
         with_dtype = [name for name in self._config.dtype if name not in hive]
         require_columns([*wanted, *with_dtype], names, file.where, hint)
-        for name in wanted:
-            if names.count(name) > 1:
-                raise DataSourceError(f"{file.where} has two columns called {name}")
         return _Header(names, wanted, skip)
 
     def _batches(self, file: DataFile, header: _Header) -> Iterator[pa.RecordBatch]:

@@ -125,7 +125,7 @@ class SqlSource:
         return builder, typed
 
     def _columns(self, result: CursorResult[Any]) -> list[str]:
-        return choose_columns(self._context, list(result.keys()), "the query's result")
+        return choose_columns(self._context, list(dict.fromkeys(result.keys())), "the query's result")
 
     @contextmanager
     def _result(self, max_rows: int) -> Iterator[tuple[CursorResult[Any], Dialect, Watchdog]]:

@@ -34,9 +34,14 @@ _MAX_ID_BYTES = 4 * MAX_ID_CHARACTERS
 
 
 def require_columns(wanted: Iterable[str], available: Iterable[str], where: str, hint: str = "") -> None:
-    """Raise DataSourceError, with the available columns, if a wanted column is missing."""
+    """Raise DataSourceError, with the available columns, if a wanted column is missing or there are two of it."""
     present = list(available)
-    missing = [name for name in wanted if name not in present]
+    missing = []
+    for name in wanted:
+        if present.count(name) > 1:
+            raise DataSourceError(f"{where} has two columns called {name}")
+        if name not in present:
+            missing.append(name)
     if not missing:
         return
     names = [name if name == name.strip() and name.isprintable() else repr(name) for name in present[:30]]

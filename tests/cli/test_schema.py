@@ -119,7 +119,6 @@ LIMITS = {
     "ServingLimit": {"max": "[1, 1000]"},
     "ServingPin": {"position": "[0, 999]"},
     "SourceSpec": {
-        "delimiter": "[1, 1]",
         "header": "[0, 1000]",
         "query": "[1, 200000]",
         "connect_timeout_seconds": "[1, 600]",

@@ -262,7 +262,7 @@ RECIPES: list[tuple[dict[str, Any] | str, str]] = [
     ({"source": {"type": "excel", "path": "a.xlsx"}}, "Excel files are not read: save the sheet as CSV"),
     ({"source": {"type": "csv", "file": "a.csv"}}, "it is `path`"),
     ({"source": {"type": "csv", "path": "a.csv", "sep": ";"}}, "it is `delimiter`"),
-    ({"source": {"type": "csv", "path": "a.csv", "delimiter": "||"}}, "at most 1 character"),
+    ({"source": {"type": "csv", "path": "a.csv", "delimiter": "||"}}, "must be one ASCII character"),
     ({"source": {"type": "csv", "path": "ftp://h/a.csv"}}, "allowed: a local path"),
     ({"source": {"type": "csv", "path": "https://u:p@h/a.csv"}}, "user-info"),
     ({"source": {"type": "sql", "query": "select 1"}}, "write dsn_env: SVC_RECIPE_DSN and export"),

@@ -107,6 +107,7 @@ def test_files_without_a_header_are_read(make: Any, tmp_path: Path) -> None:
     ("data", "words"),
     [
         (b"", "is empty"),
+        (b"\nuser_id,item_id\n1,2\n", "has nothing in row 0: `header` is the row of the column names"),
         (b"user_id,item_id\n1,2\n3\n", "line 3 has 1 field, but the header has 2: '3'"),
         (b"user_id,item_id\n1,2,3\n", "line 2 has 3 fields, but the header has 2: '1,2,3'"),
         (b'user_id,item_id\n1,2\n\n3,"4\n5,6\n', "line 4 opens a quote that nothing closes"),
@@ -133,7 +134,7 @@ def test_broken_files_are_refused_with_place_and_reason(make: Any, tmp_path: Pat
     [
         ("user_id;item_id\n1;2\n", 'a semicolon separates the columns: set `delimiter: ";"`'),
         ("user_id\titem_id\n1\t2\n", r'a tab separates the columns: set `delimiter: "\t"`'),
-        ("user_id, item_id\n1,2\n", "it has user_id, ' item_id'"),
+        (" user_id , item_id \n1,2\n", "it has ' user_id ', ' item_id '"),
         ("user_id,item_id\n1,2\n".encode("utf-16-le"), "set `encoding: utf-16-le`"),
     ],
 )
@@ -195,10 +196,13 @@ def test_a_header_with_one_column_suggests_the_delimiter() -> None:
 
 
 def test_a_byte_order_mark_suggests_the_encoding() -> None:
-    """Without a mark, the hint suggests latin-1."""
+    """The first bytes of compressed and of Parquet files suggest other options. Else the hint suggests latin-1."""
     assert "utf-16" in encoding_hint("user".encode("utf-16"))
     assert "utf-8" in encoding_hint(b"\xef\xbb\xbfuser")
     assert "latin-1" in encoding_hint("größe".encode("latin-1"))
+    assert "`compression: gzip`" in encoding_hint(gzip.compress(b"user"))
+    assert "`compression: zstd`" in encoding_hint(pa.compress(b"user", "zstd", asbytes=True))
+    assert "`type: parquet`" in encoding_hint(b"PAR1\x15")
 
 
 def test_an_excel_file_is_named_as_one(make: Any, tmp_path: Path) -> None:

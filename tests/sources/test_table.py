@@ -73,7 +73,10 @@ def test_floats_bytes_and_lists_are_no_ids(values: pa.Array, words: str) -> None
 
 
 def test_a_missing_column_is_named_with_the_available_ones() -> None:
-    """The error quotes a name that begins with a blank, and cuts a long list of names."""
+    """The error quotes a name that begins with a blank, and cuts a long list. A wanted column may not occur twice."""
+    require_columns(["id"], ["id", "x", "x"], "rows")
+    with pytest.raises(DataSourceError, match="rows has two columns called x"):
+        require_columns(["id", "x"], ["id", "x", "x"], "rows")
     with pytest.raises(DataSourceError, match=r"rows has no column id; did you mean ' id'\? it has ' id', item"):
         require_columns(["id", "item"], [" id", "item"], "rows")
     with pytest.raises(DataSourceError, match=r"no columns a, b; it has .*, \.\.\.$"):
