@@ -22,6 +22,7 @@ from yaml.events import (
     StreamEndEvent,
 )
 from yaml.nodes import ScalarNode
+from yaml.reader import ReaderError
 
 from svc.errors import RecipeError, RecipeSecurityError
 
@@ -66,6 +67,8 @@ def parse_yaml(data: bytes, where: str) -> Any:
 def _yaml_problem(error: yaml.YAMLError, text: str) -> str:
     mark = getattr(error, "problem_mark", None)
     position = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
+    if isinstance(error, ReaderError):
+        position = f"line {text.count(chr(10), 0, error.position) + 1}: "
     problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "not readable"
     line = text.splitlines()[mark.line] if mark is not None and mark.line < len(text.splitlines()) else ""
     hint = ""
@@ -140,6 +143,8 @@ class _Builder:
         while not isinstance(event := self._loader.get_event(), yaml.MappingEndEvent):
             if not isinstance(event, ScalarEvent):
                 self._fail(event, "a key must be plain text")
+            if event.value == "<<":
+                self._fail(event, "merge keys (`<<`) are not read; write the keys of the other mapping here")
             if event.value in values:
                 self._fail(event, f"the key {_quote(event.value)} appears twice; keep one")
             built = self._node(self._loader.get_event(), depth + 1)

@@ -84,6 +84,8 @@ def test_depth_through_aliases_is_bounded() -> None:
     [
         ("a: 1\na: 2\n", "line 2: the key 'a' appears twice"),
         ("a: 1\n---\nb: 2\n", "second document"),
+        ("a: 1\nb: {<<: {c: 2}}\n", "line 2: merge keys"),
+        ("a: 1\n# \a\n", "line 2: not valid YAML: special characters"),
         ("? [1]\n: 2\n", "key must be plain text"),
         ("a: .nan\n", "not a finite number"),
         ("a: .inf\n", "not a finite number"),
