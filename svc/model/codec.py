@@ -12,7 +12,7 @@ Three checks protect decoding. The first comes before anything is built, the oth
 1. The operations of the pickle are compared with those that `encode` uses (`operations.py`). None of them sets state,
    makes instances, or stores at a chosen place of the memo.
 2. Each name must be a pair of module and name in `ALLOWED`. A class name resolves to a `_Builder` instead of the
-   class. A `_Builder` can only create an instance from its state.
+   class. A `_Builder` can only create an instance from its state, which has no other attributes than the class stores.
 3. The element type of an array must be in `DTYPES`. Arrays are rebuilt by `array` alone, because numpy's own
    reconstruction functions are not in `ALLOWED`.
 
@@ -31,6 +31,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from importlib import import_module
+from inspect import signature
 from types import NoneType
 from typing import Any, ClassVar, Final
 
@@ -208,16 +209,20 @@ class _Builder:
             made.__setstate__(state)
             return made
         names = {stored: name for name, stored in getattr(self._cls, "STORED_NAMES", {}).items()}
+        declared = _declared(self._cls)
         for part in state if isinstance(state, tuple) else (state,):
             for name, value in (part or {}).items():
-                _set(made, names.get(name, name), value)
+                attribute = names.get(name, name)
+                if attribute not in declared:
+                    raise PayloadInvalid(f"payload: {_describe(name)} is not an attribute of a model")
+                setattr(made, attribute, value)
         return made
 
 
-def _set(made: Any, name: str, value: Any) -> None:
-    if type(name) is not str or not name.isidentifier() or name.startswith("__"):
-        raise PayloadInvalid(f"payload: {_describe(name)} is not an attribute of a model")
-    object.__setattr__(made, name, value)
+def _declared(cls: type[Any]) -> frozenset[str]:
+    """Return the attributes that instances of `cls` store: fields and parameters without a leading underscore."""
+    names = {field.name for field in fields(cls)} if is_dataclass(cls) else set()
+    return frozenset(name for name in (*names, *signature(cls).parameters) if not name.startswith("_"))
 
 
 class _Decoder(pickle.Unpickler):

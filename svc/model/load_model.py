@@ -174,8 +174,6 @@ def check_sizes(model: Model) -> None:
     if (n_users, n_items) != (len(history), scorer.n_items):
         parts = f"{len(history)} histories and {scorer.n_items} scored items"
         raise PayloadInvalid(f"payload: {n_users} users and {n_items} items do not match {parts}")
-    if hasattr(history, "recency_by_part"):  # only unreleased builds after 2.1 stored it
-        raise PayloadInvalid("payload: each part of the blend has a recency of its own, which svc no longer reads")
     if history.recency_beside and cold is None:
         raise PayloadInvalid("payload: the order of the histories does not match the recency of the second part")
     part = scorer.popularity if isinstance(scorer, BlendScorer) else None

@@ -201,13 +201,6 @@ def test_parts_of_different_sizes_are_refused() -> None:
         check_sizes(model)
 
 
-def with_recency_by_part() -> History:
-    """Return a history with the attribute that unreleased builds after 2.1 stored."""
-    history = History(np.array([0, 1]), np.array([2], np.int32))
-    history.__dict__["recency_by_part"] = True
-    return history
-
-
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
@@ -217,7 +210,6 @@ def with_recency_by_part() -> History:
         ({"user_moments": np.ones((2, 4))}, r"means and deviations of shape \(2, 4\), but 1 users need \(2, 1\)"),
         ({"user_moments": np.ones((1, 2))}, r"means and deviations of shape \(1, 2\), but 1 users need \(2, 1\)"),
         ({"cold": PopularityScorer(np.ones(4))}, "3 items do not match 4 of the second part"),
-        ({"history": with_recency_by_part()}, "each part of the blend has a recency of its own"),
     ],
 )
 def test_optional_parts_have_the_sizes_of_the_model(parts: dict[str, Any], message: str) -> None:
