@@ -215,4 +215,6 @@ def test_a_hold_keeps_the_version_through_trainings_until_promote(
     assert (recipe.parent / "out/books.svc").read_text() == f"books.{held[0]['sha8']}.svc\n"
     assert main.run(["history", str(recipe), "--verify"]) == 0
     assert main.run(["history", str(recipe)]) == 0
-    assert held[0]["sha8"] in capsys.readouterr().out
+    table = capsys.readouterr().out
+    assert held[0]["sha8"] in table
+    assert f"{held[0]['rank_ms']:.3g}" in table

@@ -84,6 +84,9 @@ def test_filters_are_refused_for_a_recipe_without_filter_fields() -> None:
 def test_bounds_are_inclusive() -> None:
     """Eight levels, 32 conditions and 1,000 values are accepted. Several operators of one field are one condition."""
     parse_filter(nested(8), KINDS)
+    parse_row_filter(nested(8))
+    with pytest.raises(FilterProblem, match="at most 8 levels"):
+        parse_row_filter(nested(9))
     parse_filter({"all": [{"year": {"gte": 1, "lt": 3}}] * 32}, KINDS)
     parse_filter({"country": {"any": [str(number) for number in range(1000)]}}, KINDS)
 

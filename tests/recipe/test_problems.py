@@ -93,6 +93,10 @@ PLAIN: dict[str, tuple[dict[str, Any], str]] = {
         {"name": "my movies"},
         "name: must be 1 to 64 letters, digits, hyphens and underscores; found the text 'my movies'",
     ),
+    "a name that is longer than what a message shows": (
+        {"name": "a" * 100},
+        f"name: must be 1 to 64 letters, digits, hyphens and underscores; found the text '{'a' * 77}...'",
+    ),
     "recency that is neither": (
         {"training": {"recency": "yes"}},
         "training.recency: must be one of 'search' or 'off', or a number; found the text 'yes'",

@@ -10,7 +10,7 @@ import trio
 
 from svc.serving.transport import server
 from svc.serving.transport.certificate import Tls
-from svc.serving.transport.connection import ConnectionLimits
+from svc.serving.transport.connection import ConnectionLimits, Spread
 from svc.serving.transport.messages import RequestHandler
 from svc.serving.transport.server import BACKLOG
 
@@ -23,8 +23,9 @@ async def listening(
     unread_s: float = 30.0,
     drain_s: float = 5.0,
     tls: Tls | None = None,
+    spread: Spread | None = None,
 ) -> AsyncIterator[int]:
-    """Serve `application` during the block, and yield its port. Leaving the block begins the drain."""
+    """Serve `application` during the block, and yield its port. Leaving the block drains the server."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as in `bind`: virtual time jumps over delays
     over = trio.Event()
@@ -32,7 +33,7 @@ async def listening(
 
         async def serve() -> None:
             limits = ConnectionLimits(idle_s, unread_s, drain_s)
-            await server.serve(application, listener, limits, until=over.wait, tls=tls)
+            await server.serve(application, listener, limits, until=over.wait, tls=tls, spread=spread)
 
         nursery.start_soon(serve)
         yield listener.getsockname()[1]

@@ -18,6 +18,7 @@ from hypercorn.protocol import ProtocolWrapper
 from structlog.testing import capture_logs
 
 from svc.serving.transport.certificate import Tls
+from svc.serving.transport.connection import Spread
 from svc.serving.transport.http1 import MAX_HEADERS
 from svc.serving.transport.messages import ClientGone, Incoming, Response
 from svc.serving.transport.tls import (
@@ -93,6 +94,17 @@ async def test_both_versions_of_http_are_spoken(issuer: Issuer, http2: bool) -> 
         assert {*found.headers} == {"content-type", "content-length", "date"}
         assert (await client.get("/large")).content == LARGE
         assert (await client.head("/")).content == b""
+
+
+@both_versions
+async def test_open_connections_are_counted(issuer: Issuer, http2: bool) -> None:
+    """The number is 1 while the connection is open, and 0 when the server has ended."""
+    counts = memoryview(bytearray(8)).cast("Q")
+    served = listening(Echo(), tls=issuer.tls(), spread=Spread(counts))
+    async with served as port, client_of(port, issuer, http2=http2) as client:
+        await client.get("/")
+        assert counts[0] == 1
+    assert counts[0] == 0
 
 
 @both_versions

@@ -95,6 +95,9 @@ def test_heavy_pruning_causes_a_warning(log: list[dict[str, Any]]) -> None:
     record = next(record for record in log if record["event"] == "feature_vocabulary_pruned")
     assert (record["min_frequency"], record["distinct_values"], record["kept_values"]) == (2, 2, 1)
     assert (record["rows_without_signal"], record["n_rows"]) == (1, 3)
+    log.clear()
+    fit_side(TABLE, side({**GENRES, "kind": "text", "min_items": 2}), "item", ["a"], Settings())
+    assert [record["rows_without_signal"] for record in log if record["event"] == "feature_vocabulary_pruned"] == [1]
 
 
 def test_too_wide_a_side_is_refused_before_it_is_built() -> None:

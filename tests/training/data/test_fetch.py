@@ -49,6 +49,18 @@ def test_ids_that_are_hard_to_request_cause_warnings(
     assert warned == [("user", "too_long", 1, "u" * 40), ("item", "floating_point", 1, "3.0")]
 
 
+@pytest.mark.parametrize("unusable", [50, 51])
+def test_many_unusable_rows_cause_a_warning(make_recipe: Make, log: Log, tmp_path: Path, unusable: int) -> None:
+    """Many is more than 5% of the rows. The warning says why, with the first such row."""
+    times = ["" if row < unusable else str(1_700_000_000 + row) for row in range(1000)]
+    lines = [f"u{row % 100},i{row // 100},{time}" for row, time in enumerate(times)]
+    ratings = tmp_path / "many.csv"
+    ratings.write_text("\n".join(["user_id,item_id,ts", *lines]), encoding="utf-8")
+    run(make_recipe(ratings=ratings, cleansing={"min_users": 1000}))
+    warned = [(e["count"], e["n_rows"], e["detail"]) for e in log if e["event"] == "many_rows_dropped"]
+    assert warned == [(51, 1000, "the time column 'ts' is blank in data row 1")][: unusable - 50]
+
+
 def test_too_little_data_names_counts_and_thresholds() -> None:
     """The error has all counts and thresholds as fields."""
     found = from_frame(frame(["a", "b"], ["x", "y"]), SCHEMA, Cleansing(), with_times=False)
