@@ -185,7 +185,7 @@ def test_the_chart_starts_trainings_like_the_manifests(more: dict[str, Any], fil
 @pytest.mark.integration
 def test_the_chart_runs_the_command_of_the_manifest() -> None:
     search = {"recipe": "books", "runId": "2026-01-31"}
-    ((_, container),) = containers(rendered({"recipes": BOOKS, "search": search})["Job", "shop-refit-2026-01-31"])
+    ((_, container),) = containers(rendered({"recipes": BOOKS, "search": search})["Job", "shop-sign-2026-01-31"])
     assert container["command"] == job_command("batch/search-job.yaml")
 
 
