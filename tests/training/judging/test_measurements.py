@@ -60,6 +60,16 @@ def test_intervals_are_corrected_for_the_choice_of_a_trial(make_recipe: Make, mo
         assert choice.stretch(seed=42, confidence=0.95) > 1
 
 
+@pytest.mark.parametrize("share", [{"test_user_ratio": 0.01}, {"test": 0.01}])
+def test_a_lead_on_one_user_is_not_more_than_chance(make_recipe: Make, share: dict[str, float]) -> None:
+    """Its interval has zero width, because scores of one user cannot vary."""
+    split = {"scheme": "leave_one_out", "seed": 2, **share}
+    training = small_training(algorithms=["CosineKNN", "TopPop"], cutoff=40, split=split)
+    found = header(run(make_recipe(training=training)).artifact)["evaluation"]["lead"]
+    assert 0 < found["change"] == found["interval"][0] == found["interval"][1]
+    assert found["more_than_chance"] is False
+
+
 def test_trials_of_another_process_count_as_unknown(make_recipe: Make) -> None:
     """A resumed search has no scores of users for earlier trials.
 
