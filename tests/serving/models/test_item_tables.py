@@ -268,6 +268,23 @@ def test_a_table_that_cannot_be_read_is_a_metadata_error(tmp_path: Path) -> None
         load(loaded)
 
 
+def test_a_plug_in_source_without_arrow_tables_has_the_same_bounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten rows for each of the three items are read, and one more is refused."""
+    monkeypatch.delattr(ParquetSource, "fetch_arrow")
+    monkeypatch.setattr("svc.sources.base.LEAST_ROWS", 1)
+    loaded = recipe(tmp_path, source={"type": "parquet", "path": "items.parquet"}, fields=["title"])
+    texts = [f"i{row}" for row in range(31)]
+    pq.write_table(pa.table({"item_id": texts[:30], "title": texts[:30]}), tmp_path / "items.parquet")
+    table = load(loaded)
+    assert table is not None
+    assert list(table.rows) == [("i0",), ("i1",), ("i2",)]
+    pq.write_table(pa.table({"item_id": texts, "title": texts}), tmp_path / "items.parquet")
+    with pytest.raises(MetadataError, match="more than 30 rows"):
+        load(loaded)
+
+
 def test_a_recipe_without_metadata_reads_no_table(tmp_path: Path) -> None:
     """The result is None, and no source is built."""
     loaded = recipe(tmp_path)
