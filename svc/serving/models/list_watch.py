@@ -52,11 +52,10 @@ class ListKind:
         """Return the declaration of this list in a recipe, or None."""
         return getattr(recipe.recipe.serving, self.name)
 
-    def inputs(self, recipe: LoadedRecipe) -> tuple[Any, ...]:
-        """Return the parts of a recipe that decide the content of a list. If one changes, the content is discarded."""
-        declared = self.declared(recipe)
-        metadata = recipe.recipe.item_metadata if self.has_metadata else None
-        return *(getattr(declared, name, None) for name in ("source", "id_column", "mode")), metadata
+    def context(self, recipe: LoadedRecipe) -> tuple[Any, Any]:
+        """Return the parts of a recipe without which the content of the list has no meaning: its mode, its metadata."""
+        mode = getattr(self.declared(recipe), "mode", None)
+        return mode, recipe.recipe.item_metadata if self.has_metadata else None
 
 
 def _facts_of_available(entry: Entry) -> dict[str, Any]:
@@ -132,21 +131,19 @@ class ListWatch:
         """Read the lists of a new or changed recipe from now on.
 
         Returns the fields of `Entry` that `Publisher.declare` or `Publisher.change` must replace. The value is None for
-        a list that the recipe no longer declares, and else a list, with the last content if its `inputs` are unchanged.
+        a list that the recipe no longer declares. A changed list keeps its last content if its `context` is unchanged.
         """
         changes: dict[str, Any] = {}
         for kind in self.kinds:
             key, declared = (kind.name, recipe.recipe.name), kind.declared(recipe)
             before = self._lists.get(key)
-            if before is not None and kind.inputs(before.recipe) == kind.inputs(recipe):
-                if before.declared != declared:
-                    before.due_at = -math.inf
-                    state = getattr(self.publisher.entry(before.name), kind.name) or ListState(declared)
-                    changes[kind.name] = replace(state, declared=declared)
+            keeps = before is not None and kind.context(before.recipe) == kind.context(recipe)
+            if before is not None and keeps and before.declared == declared:
                 before.recipe = recipe
             elif declared is not None:
                 self._lists[key] = WatchedList(recipe, kind)
-                changes[kind.name] = ListState(declared)
+                state = getattr(self.publisher.entry(recipe.recipe.name), kind.name) if keeps else None
+                changes[kind.name] = replace(state or ListState(declared), declared=declared)
             elif before is not None:
                 self._forget(before)
                 changes[kind.name] = None

@@ -122,12 +122,14 @@ async def test_a_publication_that_outlasts_the_interval_is_not_restarted(monkeyp
 
 
 async def test_a_changed_declaration_of_a_list_is_applied() -> None:
-    """The artifact is not loaded again. A changed mode discards the last list, but other times of refresh keep it."""
+    """The artifact is not loaded again. Only a changed mode discards the last list before the next is read."""
     world = Listing(["i1"])
     async with world.running():
         world.lists["a"] = DataSourceError("the source is down")
-        world.folder.files["a.yaml"] = FakeRecipe("a", text="1", serving=declared(max_stale_seconds=90))
-        await until(lambda: cast(Any, world.entry("a").availability).declared.max_stale_seconds == 90)
+        moved = declared(source={"type": "csv", "path": "moved.csv"}, max_stale_seconds=90)
+        world.folder.files["a.yaml"] = FakeRecipe("a", text="1", serving=moved)
+        await until(lambda: len(world.said("availability_load_failed")) == 1)
+        assert cast(Any, world.entry("a").availability).declared.max_stale_seconds == 90
         assert not world.entry("a").is_closed
         assert world.items() == [1]
         world.lists["a"] = ["i1"]
