@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -243,8 +244,8 @@ def run(arguments: Sequence[str]) -> int:
 def main() -> None:
     """Run the command line of this process, and exit with its code."""
     code = run(sys.argv[1:])
-    if code in INTERRUPTED:
-        # The command has cleaned up. Python's own exit would wait for a trial inside C++, and print errors.
+    if code in INTERRUPTED or any(thread.name.startswith("trial-") for thread in threading.enumerate()):
+        # The command has cleaned up. Python's own exit would wait for an abandoned trial in C++, and print errors.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

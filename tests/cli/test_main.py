@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -17,6 +18,7 @@ from typer.main import get_command
 from svc import __version__
 from svc.cli import main
 from svc.cli.common import Interrupted
+from svc.training.search.workers import Workers
 from tests.cli.conftest import last_error
 
 
@@ -135,6 +137,22 @@ def test_an_interrupted_command_returns_the_exit_code_of_its_signal(
     monkeypatch.setattr("svc.cli.schema.json_schema", Mock(side_effect=interrupt))
     assert main.run(["schema"]) == code
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_command_ends_at_once_while_an_abandoned_trial_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's own exit could print errors of a trial inside C++ on standard error."""
+    ended, exit_at_once = threading.Event(), Mock()
+    monkeypatch.setattr("svc.training.search.workers.run_trial", lambda *_: ended.wait(60))
+    monkeypatch.setattr(main, "run", lambda _: 4)
+    monkeypatch.setattr("os._exit", exit_at_once)
+    with pytest.raises(SystemExit):
+        main.main()
+    exit_at_once.assert_not_called()
+    Workers(Mock()).submit(Mock(number=3), Mock())
+    with pytest.raises(SystemExit):
+        main.main()
+    exit_at_once.assert_called_once_with(4)
+    ended.set()
 
 
 @pytest.mark.parametrize("command", main.REMOVED)
