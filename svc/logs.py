@@ -12,6 +12,7 @@ import sys
 import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, MutableMapping, Set
+from contextlib import suppress
 from typing import Any, Final, TextIO
 
 import structlog
@@ -186,11 +187,9 @@ class _StreamLogger:
 
 
 def _write_line(message: str) -> None:
-    try:
+    with suppress(OSError, ValueError, AttributeError):  # closed, or its disk is full, but the command goes on
         sys.stderr.write(message + "\n")
         sys.stderr.flush()
-    except (BrokenPipeError, ValueError):  # nobody reads the log any more, but the command goes on
-        pass
 
 
 def wants_console(settings: Settings, stream: TextIO | None = None) -> bool:

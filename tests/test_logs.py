@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import errno
 import json
 import logging
 import re
@@ -225,6 +226,19 @@ def test_python_warnings_and_library_records_join_the_log_redacted(lines: list[s
     logging.getLogger("some.library").warning("at http://me:%s@host", "s3cr3t")
     assert record(lines)["logger"] == "some.library"
     assert "s3cr3t" not in "".join(lines)
+
+
+def write_to_a_full_disk(_text: str) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.usefixtures("lines")
+@pytest.mark.parametrize("stream", [None, types.SimpleNamespace(write=write_to_a_full_disk)])
+def test_a_log_that_cannot_be_written_does_not_end_the_command(stream: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Standard error may be closed, or a file on a full disk."""
+    monkeypatch.setattr("sys.stderr", stream)
+    logs.configure(Settings(log_format="json"))
+    logs.emit(events.DATA_FETCHED, n_rows=3)
 
 
 def test_records_below_the_level_are_dropped(lines: list[str]) -> None:
