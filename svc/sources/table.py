@@ -331,7 +331,7 @@ def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if pa.types.is_dictionary(column.type):
         column = pa.chunked_array([piece.dictionary_decode() for piece in column.chunks], type=column.type.value_type)
     if pa.types.is_decimal(column.type):
-        return column.cast(pa.float64())
+        return column.cast(pa.string()).cast(pa.float64())  # Arrow's cast to a float is not the nearest number
     return column.cast(pa.timestamp("s")) if pa.types.is_date(column.type) else column
 
 

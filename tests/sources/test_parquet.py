@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +62,12 @@ def test_floating_point_ids_are_refused(make: Any, tmp_path: Path) -> None:
 
 
 def test_other_columns_have_natural_types(make: Any, tmp_path: Path) -> None:
-    """Integers with gaps stay integers, times are timestamps, and lists are arrays."""
+    """Integers with gaps stay integers, times are timestamps, lists are arrays, and decimals are the nearest floats."""
     times = pa.array([0, 1], pa.timestamp("ms"))
-    path = write(tmp_path, user_id=["u", "v"], year=pa.array([1999, None]), t=times, tags=[["a"], []])
+    prices = pa.array([Decimal("0.35"), Decimal("0.70")], pa.decimal128(10, 2))
+    path = write(tmp_path, user_id=["u", "v"], year=pa.array([1999, None]), t=times, tags=[["a"], []], price=prices)
     frame = make("parquet", path=path).fetch()
+    assert list(frame["price"]) == [0.35, 0.7]
     assert str(frame["year"].dtype) == "Int64"
     assert frame["t"][1] == pd.Timestamp("1970-01-01T00:00:00.001")
     assert list(frame["tags"][0]) == ["a"]
