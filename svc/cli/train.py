@@ -169,7 +169,7 @@ def command(
 ) -> int:
     """Train the recipe's model and write one signed artifact."""
     settings = Settings.from_env(environment(recipe_file.parent))
-    if lock_timeout < 0 and lock_timeout != -1:
+    if not (lock_timeout >= 0 or lock_timeout == -1):  # not a number is neither
         raise UsageError(f"--lock-timeout: {lock_timeout:g} is neither -1 nor zero or more seconds")
     unsigned = check_unsigned(settings, wanted=dev_allow_unsigned, confirmed=confirmed)
     options: dict[str, Any] = {

@@ -176,6 +176,7 @@ def test_a_command_of_another_program_names_the_command_of_svc(name: str, capsys
         ["train", "--no-such-flag", "r.yaml"],
         ["train", "r.yaml", "--lock-timeout", "soon"],
         ["train", "r.yaml", "--lock-timeout", "-2"],
+        ["train", "r.yaml", "--lock-timeout", "nan"],
         ["train", "r.yaml", "--run-id", "a b"],
         ["keygen", "--kid", "a:b"],
         ["keygen", "--kid", "x" * 65],
