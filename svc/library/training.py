@@ -57,7 +57,7 @@ class TrainResult:
         promoted: Whether `output.path` now leads to this model. False without `output`.
         header: The header of the artifact.
         recommender: The model, with `items` or the recipe's `item_metadata`, and the rules of the recipe's
-            `serving`.
+            `serving`, except `availability`.
     """
 
     model_version: str
