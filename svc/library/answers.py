@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from svc.cores import usable_cores
 from svc.errors import UnknownUser, UsageError, ValidationFailed
@@ -127,7 +128,7 @@ def _as_list(name: str, values: object) -> list[Any]:
         raise UsageError(f"{name}: give one column of the DataFrame, such as {name}=data['item_id']")
     if isinstance(values, Mapping) or not isinstance(values, Iterable):
         raise UsageError(f"{name}: give a list, not a {type(values).__name__}")
-    return list(values)
+    return values.to_pylist() if isinstance(values, pa.Array | pa.ChunkedArray) else list(values)
 
 
 def _to_json(name: str, value: object) -> object:

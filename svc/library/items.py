@@ -110,7 +110,6 @@ def item_table(items: Any, item_ids: IdTable, id_column: str) -> ItemTable:
     id_column = id_column if id_column in names else "item_id"
     require({"items": id_column}, names, "the table")
     frame = as_pandas(items, "items")
-    frame = frame.set_axis(names, axis=1)
     ids = frame[id_column]
     if not ids.dropna().map(lambda value: isinstance(value, str)).all():
         raise UsageError(

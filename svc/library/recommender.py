@@ -405,14 +405,15 @@ class Recommender:
             svc.errors.FeatureValueUnusable: A value cannot be used.
             svc.errors.UsageError: An argument is invalid.
         """
-        if not 1 <= reasons <= MAX_REASONS:
+        if reasons not in range(1, MAX_REASONS + 1):
             raise UsageError(f"reasons: {reasons} is not within 1..{MAX_REASONS}")
-        if user_id is not None and seed_items:
+        seeds = checked_ids("seed_items", seed_items)
+        if user_id is not None and seeds:
             raise UsageError("explain: give user_id or seed_items, not both")
         controls = {"user_features": user_features, "limit": limit, "explain": reasons}
         request: RecommendRequest | RelatedRequest
-        if seed_items:
-            request = question(RelatedRequest, self._answerer, {**controls, "seed_items": seed_items})
+        if seeds:
+            request = question(RelatedRequest, self._answerer, {**controls, "seed_items": seeds})
         else:
             request = question(RecommendRequest, self._answerer, {**controls, "user_id": user_id})
         prepared = prepare(request, self._answerer)

@@ -42,14 +42,16 @@ def _is_of_columns(data: object) -> TypeGuard[Mapping[str, Any]]:
 
 
 def as_table(data: Any, what: str, content: str = "one row per interaction") -> Any:
-    """Return the table as an object that has column names and can be read more than once.
+    """Return the table as an object that has texts as column names and can be read more than once.
 
     A stream of batches can be read only once, so it is read to its end. Raises UsageError, for a value that is no table
     with the `content` that it should have.
     """
     if not is_table(data):
         raise UsageError(f"{what}: give a DataFrame with {content}, not a {type(data).__name__}")
-    if isinstance(data, pd.DataFrame | pa.Table) or (hasattr(data, "columns") and not isinstance(data, pa.RecordBatch)):
+    if isinstance(data, pd.DataFrame):
+        return data.set_axis(column_names(data, what), axis=1)
+    if isinstance(data, pa.Table) or (hasattr(data, "columns") and not isinstance(data, pa.RecordBatch)):
         return data
     try:
         if _is_of_columns(data):

@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import trio
 
@@ -41,10 +42,13 @@ from tests.serving.client import model as model_with_features
 
 
 def test_numbers_and_lists_of_numpy_and_pandas_are_accepted(books: svc.Recommender) -> None:
-    """Series, indexes, arrays, tuples and numpy's numbers are accepted."""
+    """Series, indexes, arrays of numpy and Arrow, tuples and numpy's numbers are accepted."""
     plain = books.recommend("ü 1", limit=5, exclude_items=["i1", "i2"], explain=2)
-    for kind in (pd.Series, pd.Index, np.array, tuple, set):
+    related, explained = books.related(["i1", "i2"]), books.explain(seed_items=["i1", "i2"])
+    for kind in (pd.Series, pd.Index, np.array, tuple, set, pa.array, lambda ids: pa.chunked_array([ids])):
         given: Any = kind(["i1", "i2"])
+        pd.testing.assert_frame_equal(books.related(given), related)
+        pd.testing.assert_frame_equal(books.explain(seed_items=given), explained)
         pd.testing.assert_frame_equal(
             books.recommend(np.str_("ü 1"), limit=np.int64(5), exclude_items=given, explain=np.int32(2)),  # type: ignore[arg-type]
             plain,

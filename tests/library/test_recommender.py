@@ -139,7 +139,8 @@ def test_reasons_add_up_to_the_score(tmp_path: Path, family: str) -> None:
         assert (each["reason"].last() == "rest").all()
         known = {*shop.items(), "rest", "popular"}
         assert set(found["reason"]) <= known
-    for reasons in (0, 11):
+    some: tuple[Any, ...] = (0, 11, "3", None)
+    for reasons in some:
         with pytest.raises(UsageError, match=f"reasons: {reasons} is not within 1..10"):
             shop.explain(user, reasons=reasons)
     assert shop.explain(user, reasons=1)["reason"].notna().all()

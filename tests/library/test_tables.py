@@ -54,7 +54,10 @@ def test_a_frame_becomes_a_recommender_and_nothing_is_written(
 
 
 def test_tables_that_arrow_reads_are_accepted() -> None:
-    """A dict of columns, a batch, and a reader, which can be read only once, give the same model and figures."""
+    """A dict of columns, a batch, and a reader, which can be read only once, give the same model and figures.
+
+    So does a frame whose columns have numbers as names.
+    """
     frame = sales()
     table = pa.table(frame)
     result = svc.train(frame, time="when", **SMALL)
@@ -72,6 +75,12 @@ def test_tables_that_arrow_reads_are_accepted() -> None:
         other = svc.train(shape(table.drop_columns("stars")), time="when", **SMALL)
         assert other.header["best_score"] == result.header["best_score"]
         pd.testing.assert_frame_equal(svc.evaluate(result.recommender, shape(kept)).scores, judged)
+    numbered = svc.train(frame.rename(columns={"user_id": 0, "item_id": 1}), "0", "1", time="when", **SMALL)
+    assert numbered.best_score == result.best_score
+    figures = svc.evaluate(
+        result.recommender, kept.to_pandas().set_axis([0, 1], axis=1), user_column="0", item_column="1"
+    )
+    pd.testing.assert_frame_equal(figures.scores, judged)
     for spoilt in ({"user_id": ["a"], "item_id": ["b", "c"]}, {"user_id": [object()], "item_id": ["b"]}):
         with pytest.raises(UsageError, match="data: cannot be read as a table"):
             svc.train(spoilt)
