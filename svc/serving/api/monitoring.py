@@ -45,10 +45,10 @@ class Monitoring:
     async def __call__(self, incoming: Incoming) -> Response:
         """Return the metrics, or the answer of a health probe. Looks only at method and path.
 
-        Returns status 400 for methods other than GET and HEAD, and 404 for other paths.
+        Returns status 405 for methods other than GET and HEAD, and 404 for other paths.
         """
         if incoming.head.method not in ("GET", "HEAD"):
-            return _text(400, "only GET is answered here")
+            return _text(405, "only GET is answered here")._replace(headers=[(b"allow", b"GET, HEAD")])
         path = incoming.head.target.partition(b"?")[0].decode("latin-1")
         if path in ("/v1/metrics", "/metrics"):
             render = self._state.metrics.render

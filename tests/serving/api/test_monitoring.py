@@ -85,7 +85,7 @@ async def test_invalid_requests_are_refused() -> None:
     A silent client delays no other.
     """
     async with running(make_state()) as port:
-        assert (await ask(port, b"POST /metrics HTTP/1.1\r\nHost: a\r\n\r\n"))[0] == 400
+        assert (await ask(port, b"POST /metrics HTTP/1.1\r\nHost: a\r\n\r\n"))[0] == 405
         assert (await ask(port, b"\x16\x03\x01\r\n\r\n"))[0] == 400
         assert (await ask(port, b"GET /" + b"a" * 70_000))[0] == 414
         assert await ask(port, b"HEAD /metrics HTTP/1.1\r\nHost: a\r\n\r\n") == (200, b"")
