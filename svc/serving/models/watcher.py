@@ -279,7 +279,8 @@ class Watcher:
         except Exception as failure:
             error, event = f"the store failed: {type(failure).__name__}: {failure}", events.ARTIFACT_STAT_FAILED
         if self._is_current(watched):
-            self.publisher.stat_failed(watched.name, logs.redact_text(error), event, timeout_s=timeout_s)
+            more = {"timeout_s": timeout_s} if event is events.ARTIFACT_STAT_TIMEOUT else {}
+            self.publisher.stat_failed(watched.name, logs.redact_text(error), event, **more)
         return None
 
     def _marker(self, watched: WatchedArtifact) -> str:

@@ -178,7 +178,7 @@ async def test_a_hung_store_is_asked_once_and_delays_no_other() -> None:
         await ticks(1)
         assert world.served("well") == "v2"
         assert world.store("hung").looks == looks
-        assert len(world.said("artifact_stat_timeout")) == 1
+        assert [event["timeout_s"] for event in world.said("artifact_stat_timeout")] == [INTERVAL_S]
         assert "did not answer" in (world.entry("hung").last_load_error or "")
         world.store("hung").hang = None
         world.release(release)
