@@ -104,7 +104,9 @@ def _summary(header: dict[str, Any]) -> dict[str, str]:
     metric = f"{_text(header.get('metric'))}@{_text(header.get('cutoff'))}"
     span = evaluation.get("interval")
     interval = f" ({_number(span[0])} to {_number(span[1])})" if isinstance(span, list) and len(span) == 2 else ""
-    winner = short_name(_text(header.get("best_class")))
+    winner, reused = short_name(_text(header.get("best_class"))), _mapping(tuning.get("reused_from"))
+    trials = f"the best of {_number(tuning.get('completed'))} trials"
+    origin = f"with the parameters of {_text(reused.get('sha8'))}" if reused else trials
     return {
         "artifact": _text(header["artifact"]),
         "model_version": _text(header["model_version"]),
@@ -113,7 +115,7 @@ def _summary(header: dict[str, Any]) -> dict[str, str]:
         "recipe": f"{_text(header.get('recipe_name'))}, hash {_text(header.get('recipe_hash'))}",
         "trained_at": f"{_text(header.get('trained_at'))} by svc {_text(header.get('svc_version'))}",
         "data": ", ".join(counts),
-        "algorithm": f"{winner}, the best of {_number(tuning.get('completed'))} trials",
+        "algorithm": f"{winner}, {origin}",
         **({"recency": _number(header["recency"])} if "recency" in header else {}),
         "score": f"{metric} {_number(header.get('best_score'))}{interval}",
         **_ranker(header),

@@ -141,8 +141,11 @@ def test_inspect_prints_a_summary_of_thirteen_lines(inspected: Callable[..., lis
     assert len(lines) == 13
     assert "score: ndcg@20 0.11421 (0.10833 to 0.11973)" in lines
     assert "features: user (country), item (genre, title; 1,200 words of title)" in lines
+    assert lines[7].endswith(", the best of 12 trials")
     assert {"popularity: 0.0847", "rank_ms: 0.1234", "data: 87,024 rows, 4,000 users, 1,000 items"} <= set(lines)
     assert len(inspected(evaluation=[1], tuning={"best_per_algorithm": 3}, data_stats="x", features=[])) == 13
+    refitted = inspected(tuning={"completed": 1, "reused_from": {"sha8": "0a1b2c3d"}})
+    assert refitted[7].endswith(", with the parameters of 0a1b2c3d")
 
 
 def test_inspect_prints_the_gain_and_features_of_the_ranker(inspected: Callable[..., list[str]]) -> None:
