@@ -213,6 +213,20 @@ def test_the_chart_renders_to_valid_resources(values: dict[str, Any]) -> None:
 
 
 @pytest.mark.integration
+def test_the_notes_name_the_jobs_of_the_schedules() -> None:
+    """Without schedules the notes name no training."""
+    helm = pytest.importorskip("helm_python", reason="Helm's library has no wheel here", exc_type=ImportError)
+    with helm.Chart.load(str(CHART)) as chart:
+        notes = [
+            chart.render({**CHANGED_VALUES, **more}, name="shop", namespace="test")["svc/templates/NOTES.txt"]
+            for more in ({}, {"train": {"schedules": []}})
+        ]
+    assert ["Train now" in text for text in notes] == [True, False]
+    assert "kubectl create job --from=cronjob/shop-train-books first-books -n test\n" in notes[0]
+    assert "--from" not in notes[1]
+
+
+@pytest.mark.integration
 def test_values_of_the_chart_add_ingress_account_autoscaling_and_monitor() -> None:
     """By default the chart has none of them. The monitor scrapes metrics with a key."""
     resources = rendered(EXPOSED_VALUES)
