@@ -168,6 +168,9 @@ def check_sizes(model: Model) -> None:
     """Raise PayloadInvalid if the parts of the model do not fit each other."""
     n_users, n_items = model.n_users, model.n_items
     history, scorer, cold = model.history, model.scorer, model.cold
+    for ids in (model.user_ids, model.item_ids):
+        if not len(ids) == len(ids.hashes) == len(ids.offsets) - 1:
+            raise PayloadInvalid(f"payload: {len(ids)} ids do not match their hashes or offsets")
     for rows in (model.hidden, model.hidden_new):
         if rows is not None and len(rows) != n_users:
             raise PayloadInvalid(f"payload: {n_users} users do not match {len(rows)} rows of hidden items")

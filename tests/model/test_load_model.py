@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
@@ -201,9 +202,14 @@ def test_parts_of_different_sizes_are_refused() -> None:
         check_sizes(model)
 
 
+USERS = IdTable.from_ids(["u"])
+
+
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
+        ({"user_ids": replace(USERS, offsets=USERS.offsets[:-1])}, "1 ids do not match their hashes or offsets"),
+        ({"item_ids": replace(USERS, hashes=USERS.hashes[:0])}, "1 ids do not match their hashes or offsets"),
         ({"hidden": History(np.arange(3), np.zeros(2, np.int32))}, "1 users do not match 2 rows of hidden items"),
         ({"hidden_new": History(np.arange(1), np.zeros(0, np.int32))}, "1 users do not match 0 rows of hidden items"),
         ({"popularity": np.ones(5)}, "3 items do not match the popularity of 5"),
@@ -212,14 +218,14 @@ def test_parts_of_different_sizes_are_refused() -> None:
         ({"cold": PopularityScorer(np.ones(4))}, "3 items do not match 4 of the second part"),
     ],
 )
-def test_optional_parts_have_the_sizes_of_the_model(parts: dict[str, Any], message: str) -> None:
-    """Hidden items, means and deviations need an entry for each user.
+def test_parts_have_the_sizes_of_the_model(parts: dict[str, Any], message: str) -> None:
+    """Hashes and offsets need an entry for each id. Hidden items, means and deviations need one for each user.
 
     Popularity and the cold-start part need one for each item.
     """
     history, scorer = History(np.array([0, 1]), np.array([2], np.int32)), PopularityScorer(np.ones(3))
-    users, items = IdTable.from_ids(["u"]), IdTable.from_ids(["a", "b", "c"])
-    model = Model(user_ids=users, item_ids=items, history=history, scorer=scorer, features=None)
+    items = IdTable.from_ids(["a", "b", "c"])
+    model = Model(user_ids=USERS, item_ids=items, history=history, scorer=scorer, features=None)
     check_sizes(model)
     vars(model).update(parts)
     with pytest.raises(PayloadInvalid, match=message):
