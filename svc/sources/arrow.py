@@ -143,11 +143,13 @@ def _texts(values: list[Any]) -> pa.Array:
 
 def _array(values: list[Any], name: str) -> pa.Array:
     kinds = {type(value) for value in values if value is not None}
-    if decimal.Decimal in kinds:
-        return pa.array([None if value is None else float(value) for value in values], pa.float64())
     if kinds & {uuid.UUID, datetime.timedelta, datetime.time}:
         return pa.array([None if value is None else str(value) for value in values], pa.string())
-    try:
-        return pa.array(values)
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise DataSourceError(f"the query's column {name} mixes types: {error}") from None
+    if decimal.Decimal not in kinds:
+        try:
+            return pa.array(values)
+        except OverflowError:  # a whole number beyond int64
+            pass
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            raise DataSourceError(f"the query's column {name} mixes types: {error}") from None
+    return pa.array([None if value is None else float(value) for value in values], pa.float64())

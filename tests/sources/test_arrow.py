@@ -92,8 +92,9 @@ def test_values_that_are_no_ids_keep_their_type(refused: Any) -> None:
 
 
 def test_decimals_become_numbers_and_uuids_become_text() -> None:
-    """Training cannot use values of these types. Times become text, too."""
+    """Training cannot use values of these types. Times become text, and integers beyond int64 numbers, too."""
     assert column([decimal.Decimal("1.5"), None], text=False).to_pylist() == [1.5, None]
+    assert column([2**64 - 1, None, 7], text=False).to_pylist() == [2.0**64, None, 7.0]
     one = uuid.UUID(int=1)
     assert column([one], text=False).to_pylist() == [str(one)]
     assert column([datetime.time(3)], text=False).to_pylist() == ["03:00:00"]
