@@ -15,6 +15,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import wraps
 from typing import Annotated, Any
 
@@ -142,10 +143,11 @@ def _write(text: str, fields: dict[str, object], error: Exception, command: str)
         fields["traceback"] = "".join(traceback.format_exception(error))
     if logs.wants_console(settings):
         shown = "\n".join(logs.printable(line) for line in logs.redact_text(text).splitlines())
-        colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
-        typer.echo(logs.error_line(shown, colour=colour), err=True, color=colour)
-        if "traceback" in fields:
-            sys.stderr.write(logs.redact_text(str(fields["traceback"])))
+        with suppress(OSError, AttributeError):  # standard error is closed, or its disk is full
+            colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+            typer.echo(logs.error_line(shown, colour=colour), err=True, color=colour)
+            if "traceback" in fields:
+                sys.stderr.write(logs.redact_text(str(fields["traceback"])))
     else:
         logs.configure(settings)
         logs.emit(events.COMMAND_ERROR, command=command, error=text, **fields)

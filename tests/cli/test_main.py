@@ -198,10 +198,12 @@ def test_wrong_usage_is_one_json_line_and_exit_code_2(arguments: list[str], caps
 def test_wrong_usage_on_a_terminal_is_one_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The sentence names the command that prints the help."""
+    """The sentence names the command that prints the help. The exit code is the same if nobody can read it."""
     monkeypatch.setenv("SVC_LOG_FORMAT", "console")
     assert main.run(["train"]) == 2
     assert capsys.readouterr().err == "error: Missing argument 'RECIPE'. See: svc train --help\n"
+    monkeypatch.setattr("sys.stderr", None)
+    assert main.run(["train"]) == 2
 
 
 def test_a_failed_training_ends_with_a_sentence_on_a_terminal(
