@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
@@ -269,10 +270,10 @@ def require_known_users(user_ids: IdTable, live_user_ids: IdTable, share: float)
 
 
 def _of_user(model: Model, user: int) -> Query:
-    user_id = model.user_ids.at(user)
-    if model.user_ids.index(user_id) != user:
-        raise RehearsalFailed(f"rehearsal: the id in row {user} is not found in the table of ids")
-    return Query(limit=_LIMIT, user=user, include_seen=True, reordered=model.ranker is not None)
+    with suppress(IndexError, UnicodeDecodeError):
+        if model.user_ids.index(model.user_ids.at(user)) == user:
+            return Query(limit=_LIMIT, user=user, include_seen=True, reordered=model.ranker is not None)
+    raise RehearsalFailed(f"rehearsal: the id in row {user} is not found in the table of ids")
 
 
 def _unknown(model: Model) -> Iterator[_Question]:

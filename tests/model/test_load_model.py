@@ -301,9 +301,10 @@ def test_an_id_table_that_does_not_find_its_own_ids_is_refused() -> None:
     model = made("popularity")
     model.ready()
     ids = model.user_ids
-    model.user_ids = IdTable(ids.blob, ids.offsets, ids.hashes[::-1].copy(), ids.rows)
-    with pytest.raises(RehearsalFailed, match="is not found in the table of ids"):
-        rehearse(model)
+    for spoilt in ({"hashes": ids.hashes[::-1].copy()}, {"rows": ids.rows + len(ids)}, {"blob": ids.blob | 128}):
+        model.user_ids = replace(ids, **spoilt)
+        with pytest.raises(RehearsalFailed, match="is not found in the table of ids"):
+            rehearse(model)
 
 
 def test_the_share_of_known_users_counts_all_users_of_the_live_model() -> None:
