@@ -280,6 +280,9 @@ def test_console_lines_are_short(lines: list[str]) -> None:
     logs.emit(events.SEARCH_DONE, best_class="TopPopRecommender", best_score=0.123456789, n_completed=4)
     assert "best_score=0.123457 " in lines[-1]
     assert re.match(r"\d\d:\d\d:\d\dZ ", lines[-1])
+    logs.emit(events.TRAIN_DONE, exit_code=0)
+    assert "exit_code=0" in lines[-1]
+    assert "refused" not in lines[-1]
     logs.configure(Settings(log_format="json"), write=lines.append)
     logs.emit(events.SEARCH_DONE, best_class="TopPopRecommender", best_score=0.123456789, n_completed=4)
     assert record(lines)["best_score"] == 0.123456789

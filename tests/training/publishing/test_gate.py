@@ -208,6 +208,11 @@ def test_a_refusal_names_its_reasons_and_the_override_command() -> None:
         "ndcg -6.1% (-7.7% to -4.5%) against the live c4f490e5, coverage -95.0%; c4f490e5 stays live; "
         "`svc promote gate.yaml aa37d428` overrides"
     )
+    (comparison, *_), even = DECISION["against"], {**DECISION, "min_relative_change": -0.077}
+    equal = refusal(
+        {**even, "against": [{**comparison, "interval": [-0.077, 0.1]}]}, Path("gate.yaml"), "a.b.svc", None
+    )
+    assert equal.startswith("coverage -95.0%; "), "an interval that begins at the bound passes"
     first = refusal({**DECISION, "against": DECISION["against"][:1]}, Path("gate.yaml"), "gate.aa37d428.svc", None)
     assert "against the live model" in first and "no version is live" in first
 

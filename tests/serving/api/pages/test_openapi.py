@@ -56,6 +56,24 @@ def test_every_error_of_an_endpoint_is_an_example_in_the_document() -> None:
     assert found == api_errors()
 
 
+def test_operations_have_the_statuses_of_their_kind() -> None:
+    """Beside what any request may get, keys add 401 and 403, recipes 404, models 503, and bodies 408 and 413."""
+    keyed, body = {401, 403, 429}, {408, 413}
+    expected = {
+        "/v1/health": {503},
+        "/v1/health/live": set(),
+        "/v1/health/ready": {503},
+        "/v1/health/details": keyed | {503},
+        "/v1/metrics": keyed | {404},
+        "/v1/recipes": keyed | {422},
+    }
+    for path, operations in document(__version__, has_keys=True, has_metrics=True)["paths"].items():
+        of_recipe = keyed | {404, 422, 503} | (body if ":" in path else set())
+        (operation,) = (value for key, value in operations.items() if key in ("get", "post"))
+        found = {int(status) for status in operation["responses"]}
+        assert found == {200, 400, 405, 414, 415, 431, 500} | expected.get(path, of_recipe), path
+
+
 def test_every_reference_resolves() -> None:
     """No `$ref` of the document points outside its components."""
     whole = document(__version__, has_keys=True, has_metrics=True)
