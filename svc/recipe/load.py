@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from os.path import isdir
 from pathlib import Path
 from typing import Any, Literal
 
@@ -217,12 +218,17 @@ class _Loading:
 
     def _check_output(self, recipe: Recipe) -> None:
         location = _location(recipe.output, "output.path")
-        name = location.path.name if location.path is not None else location.uri.split("?")[0]
+        name = location.uri.split("?")[0] if location.path is None else location.path.name
         if not name.endswith(".svc") or name == ".svc":
             raise RecipeError("output.path: must end in .svc, such as artifacts/movies.svc")
-        if location.path is not None and self.settings.artifact_root is not None:
+        if location.path is None:
+            return
+        file = location.resolve(self.base_dir)
+        if not self.for_serving and isdir(file):  # noqa: PTH112 - `Path.is_dir` raises PermissionError
+            raise RecipeError(f"output.path: {file} is a folder; name a file")
+        if self.settings.artifact_root is not None:
             try:
-                paths.require_below(location.resolve(self.base_dir), Path(self.settings.artifact_root))
+                paths.require_below(file, Path(self.settings.artifact_root))
             except RecipeSecurityError as error:
                 raise RecipeSecurityError(f"output.path: {error.message}") from None
 

@@ -224,6 +224,14 @@ def test_output_must_lie_below_the_artifact_root(tmp_path: Path) -> None:
             load(tmp_path, {"output": {"path": str(path)}}, settings=settings)
 
 
+def test_an_output_that_is_a_folder_is_refused_before_the_training(tmp_path: Path) -> None:
+    """A server still loads the recipe, because the model may come later."""
+    (tmp_path / "a.svc").mkdir()
+    with pytest.raises(RecipeError, match=r"output.path: \S*a.svc is a folder; name a file"):
+        load(tmp_path, {"output": {"path": "a.svc"}})
+    assert load(tmp_path, {"output": {"path": "a.svc"}}, for_serving=True)
+
+
 def test_a_value_from_a_variable_is_never_shown(tmp_path: Path) -> None:
     """Messages show the reference to a variable, not its value."""
     message = refusal(tmp_path, {"training": {"n_trials": "${SVC_RECIPE_N}"}}, variables={"SVC_RECIPE_N": "hunter2"})
