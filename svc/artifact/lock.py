@@ -46,9 +46,12 @@ def run_lock(output_uri: str, *, timeout_s: float, settings: Settings) -> Iterat
     lock = FileLock(path, mode=0o600, fallback_to_soft=False)  # a soft lock would outlive a killed run
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock.acquire(timeout=timeout_s)
-    except Timeout:
-        raise LockContestedError(f"another run or command holds the lock {path}") from None
+        try:
+            lock.acquire(timeout=timeout_s)
+        except Timeout:
+            with suppress(FileExistsError):  # FileLock also waits for a file that cannot be created, as in /proc
+                path.touch(0o600, exist_ok=False)
+            raise LockContestedError(f"another run or command holds the lock {path}") from None
     except (OSError, NotImplementedError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(

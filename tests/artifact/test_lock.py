@@ -161,7 +161,12 @@ def test_a_symlink_in_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
 
 
 def test_a_file_system_without_locks_is_a_configuration_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message includes the reason that the library for locks gives."""
+    """The message includes the reason. A file system in which no file can be created does not look like a held lock."""
+    with (
+        pytest.raises(ConfigError, match="lock cannot be taken: "),
+        run_lock("/proc/m.svc", timeout_s=0, settings=Settings()),
+    ):
+        pass
     monkeypatch.setattr("svc.artifact.lock.FileLock.acquire", Mock(side_effect=NotImplementedError("no flock here")))
     with (
         pytest.raises(ConfigError, match="lock cannot be taken: no flock here; "),
