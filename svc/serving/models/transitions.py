@@ -61,21 +61,18 @@ class Publisher:
     def declare(self, declared: Declared, **lists: Any) -> None:
         """Register a new recipe, which has no model yet. `lists` are the fields of `Entry` for its lists."""
         self._locks[declared.name] = trio.Lock()
-        policy = Policy.of(declared.loaded.recipe)
-        entry = Entry(declared.name, declared.file, policy=policy, artifact_folder=_folder_of(declared), **lists)
-        self.registry.put(entry)
+        self.registry.put(Entry(declared.name, declared.file, artifact_folder=_folder_of(declared), **lists))
         self._measure()
 
     def redeclare(self, declared: Declared, *, reload: bool) -> None:
         """Publish that the file of a registered recipe has changed. Changed lists must be published by `change`.
 
         Without `reload`, changed rules must be published by `change` too. With `reload`, a load of the model follows,
-        which applies the new rules. Until then the served model keeps its rules. `reload` also clears the errors "load"
-        and "stat".
+        which applies the new rules. `reload` also clears the errors "load" and "stat".
         """
         entry = replace(self.entry(declared.name), file=declared.file, artifact_folder=_folder_of(declared))
         if reload:
-            entry = replace(entry, policy=Policy.of(declared.loaded.recipe), faults=Faults(recipe=entry.faults.recipe))
+            entry = replace(entry, faults=Faults(recipe=entry.faults.recipe))
         self.registry.put(entry)
 
     async def change(self, name: str, **inputs: Any) -> tuple[Entry, Entry] | None:
@@ -162,17 +159,19 @@ class Publisher:
             if entry.served or fault == "recipe":
                 _log_cleared(name, _REASONS_TO_CLEAR[fault], error)
 
-    async def load_succeeded(self, name: str, loaded: Loaded, is_wanted: Callable[[], bool]) -> None:
+    async def load_succeeded(
+        self, name: str, loaded: Loaded, rules: Callable[[], Policy], is_wanted: Callable[[], bool]
+    ) -> None:
         """Serve a loaded model with a new lane. The previous lane still answers its waiting requests.
 
-        Does nothing if `is_wanted` returns False before the model is published, because the recipe was removed or
-        names another artifact now. Clears the errors "load" and "stat".
+        `rules` returns the recipe's present rules. Does nothing if `is_wanted` returns False before the model is
+        published, because the recipe was removed or names another artifact now. Clears the errors "load" and "stat".
         """
         lane = await self.start_lane(loaded)
         served = Served.of(name, loaded, lane, time.time())
         with ExitStack() as unused:
             unused.callback(lane.close)  # ends the lane's tasks, which hold the model in memory
-            change = await self._put(name, served, {}, is_wanted)
+            change = await self._put(name, served, {"policy": rules()}, is_wanted)
             if change is None:  # the recipe's file was changed or removed while the lane started
                 return
             unused.pop_all()
@@ -265,9 +264,8 @@ class Publisher:
 def _build(before: Entry, after: Entry, model: Served | None) -> Served | None:
     """Return the `Served` for rules and lists in `after`, or None without a model. Blocks.
 
-    `model` is a newly loaded model, or None to keep the model in `before`. A kept model gets the rules of `after` only
-    if they differ from `before`. Parts whose inputs have not changed are shared with the previous `Served` of the same
-    model.
+    `model` is a newly loaded model, or None to keep the model in `before`. Parts whose inputs have not changed are
+    shared with the previous `Served` of the same model.
 
     Raises SvcError if the model in `before` cannot use a list of new items. If a newly loaded model cannot use it, the
     error is logged, and the result has no new items.
@@ -288,8 +286,7 @@ def _build(before: Entry, after: Entry, model: Served | None) -> Served | None:
         if state is not None and state.content is not None:
             listed_new = None if new is None else new.items
             available = available_items(state.declared, state.content, served.model.item_ids, listed_new)
-    is_other = is_loaded or after.policy != before.policy
-    return served.beside(available, new, after.policy if is_other else served.policy)
+    return served.beside(available, new, after.policy)
 
 
 def _place_new_items(entry: Entry, served: Served) -> PlacedItems | None:

@@ -313,7 +313,12 @@ class Watcher:
             if loaded is None:
                 self.publisher.clear_fault(watched.name, "load")
             else:
-                await self.publisher.load_succeeded(watched.name, loaded, partial(self._is_current, watched))
+                await self.publisher.load_succeeded(
+                    watched.name,
+                    loaded,
+                    rules=lambda: Policy.of(watched.declared.loaded.recipe),
+                    is_wanted=partial(self._is_current, watched),
+                )
                 watched.sha256 = loaded.sha256
             watched.failures = 0
         except CallTimeout:

@@ -71,7 +71,7 @@ async def test_the_metrics_of_a_refit_have_the_time_of_its_search() -> None:
     reused = {"reused_from": {"sha8": "0" * 8, "searched_at": "1970-01-01T01:00:00+00:00"}}
     for header, searched_at in ((head, 86_400.0), ({**head, "tuning": reused}, 3600.0)):
         loaded = Loaded(cast(Any, None), cast(Any, None), header, "0" * 64, "k1", 0.0)
-        await publish.load_succeeded("books", loaded, lambda: True)
+        await publish.load_succeeded("books", loaded, Policy, lambda: True)
         text = counters.render().decode()
         assert f'svc_model_searched_timestamp_seconds{{recipe="books"}} {searched_at}\n' in text
         assert 'svc_model_trained_timestamp_seconds{recipe="books"} 86400.0\n' in text
@@ -107,8 +107,8 @@ async def test_available_items_include_new_items() -> None:
         await until(lambda: available() == [])
 
 
-async def test_an_edit_that_waits_for_new_items_delays_no_poll(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Embedding 32,000 texts may take longer than a poll interval. The edit takes effect afterwards."""
+async def test_edits_that_wait_for_new_items_delay_no_poll_and_apply_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Embedding 32,000 texts may take longer than a poll interval. The second edit requires a new load."""
     world = Listing(items("x", "y"))
     placed, hold = transitions.place, threading.Event()
 
@@ -127,8 +127,12 @@ async def test_an_edit_that_waits_for_new_items_delays_no_poll(monkeypatch: pyte
         looks = world.store("a").looks
         await ticks(4)
         looks, before = world.store("a").looks - looks, world.entry("a").policy.diversity
+        edited = Serving.model_validate({"new_items": source, "diversity": 0.2})
+        world.folder.files["a.yaml"] = FakeRecipe("a", text="3", output="other.svc", serving=edited)
+        await ticks(2)
         world.release(hold)
-        await until(lambda: world.entry("a").policy.diversity == 0.5)
+        await until(lambda: len(world.said("artifact_loaded")) == 2)
+        assert cast(Any, world.entry("a").served).policy.diversity == world.entry("a").policy.diversity == 0.2
         assert world.ids() == ["z"]
     assert looks >= 3
     assert before != 0.5
