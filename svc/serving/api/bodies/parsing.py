@@ -92,18 +92,19 @@ def refuse_unknown_parameters(query: bytes, schema: type[BaseModel] | None, body
 
 
 def validation_error(
-    error: ValidationError, subject: str, schema: type[BaseModel], where: str = "body"
+    error: ValidationError, subject: str, schema: type[BaseModel], where: str = "body", most: int = MAX_ERRORS
 ) -> ValidationFailed:
-    """Return the ValidationFailed for an error of pydantic.
+    """Return the ValidationFailed for an error of pydantic, with the first `most` errors.
 
     `subject` is the name of the validated text in the message, and `where` the first part of each location. The message
-    contains no values of the request, and long names are cut.
+    contains no values of the request, and long names are cut. Missing fields come last, because a misspelt name, which
+    has a hint, may be the cause.
     """
-    details = error.errors(include_url=False, include_context=False)[:MAX_ERRORS]
+    details = error.errors(include_url=False, include_context=False)
+    details.sort(key=lambda item: item["type"] == "missing")
     errors = [
         {"loc": [where, *map(_shown, item["loc"])], "msg": _message_of(item, schema), "type": item["type"]}
-        for item in details
-        if not _misspelt(item, details, schema)
+        for item in details[:most]
     ]
     return _with_first(subject, errors)
 
@@ -113,22 +114,6 @@ def _with_first(subject: str, errors: list[dict[str, Any]]) -> ValidationFailed:
     first = errors[0]
     path = ".".join(str(part) for part in first["loc"][1:])
     return ValidationFailed(f"{subject}: {path + ': ' if path else ''}{first['msg']}", errors=errors)
-
-
-def _misspelt(item: ErrorDetails, details: Sequence[ErrorDetails], schema: type[BaseModel]) -> bool:
-    """Return True if a field is missing because its name is misspelt.
-
-    Such an error is left out, because the error for the misspelt name already has a hint.
-    """
-    block = model_at(schema, item["loc"][:-1]) if item["type"] == "missing" else None
-    if block is None:
-        return False
-    unknown = [
-        other["loc"][-1]
-        for other in details
-        if other["type"] == "extra_forbidden" and other["loc"][:-1] == item["loc"][:-1]
-    ]
-    return any(hints.meant_field(name, block.model_fields) == item["loc"][-1] for name in unknown)
 
 
 def _message_of(item: ErrorDetails, schema: type[BaseModel]) -> str:

@@ -481,7 +481,7 @@ def _validated(request: type[AnyRequest], value: Any, validate: Callable[[Any], 
     try:
         return validate(value)
     except ValidationError as error:
-        return Rejected(validation_error(error, "request", request))
+        return Rejected(validation_error(error, "request", request, most=1))  # the answer shows one
 
 
 _Elements = Field(min_length=1, max_length=MAX_BATCH, description="An invalid element fails alone.")

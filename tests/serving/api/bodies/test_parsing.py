@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from svc.serving.api.bodies.parsing import keys_within
+from svc.serving.api.bodies.parsing import Rejected, keys_within
+from svc.serving.api.bodies.requests import RecommendBatch, elements, parse_batch
 from tests.serving.client import BATCH, RECOMMEND, RELATED, serving
 
 pytestmark = pytest.mark.anyio
@@ -124,14 +125,13 @@ MESSAGES: dict[str, tuple[str, object, str]] = {
 
 
 @pytest.mark.parametrize(("path", "body", "message"), MESSAGES.values(), ids=MESSAGES.keys())
-async def test_a_mistake_is_reported_once_at_the_name_that_the_client_sent(
+async def test_a_mistake_is_reported_first_at_the_name_that_the_client_sent(
     path: str, body: object, message: str
 ) -> None:
-    """A misspelt field gives no second error about a missing field."""
+    """If a field is misspelt, the error about a missing field comes later."""
     async with serving() as (client, _):
         answer = await client.post(path, body)
     assert (answer.status, answer.json["detail"]) == (422, f"request body: {message}")
-    assert "missing" not in [error["type"] for error in answer.json["errors"]]
 
 
 async def test_a_request_in_a_batch_gets_the_error_of_a_single_request() -> None:
@@ -142,6 +142,14 @@ async def test_a_request_in_a_batch_gets_the_error_of_a_single_request() -> None
         batch = await client.post(BATCH, {"requests": mistakes})
     messages = [result["detail"].replace("request: ", "request body: ") for result in batch.json["results"]]
     assert messages == singles
+
+
+def test_an_invalid_element_of_a_batch_has_only_the_error_that_its_answer_shows() -> None:
+    """256 elements with 20 errors each would take 0.3 s."""
+    (batch,) = parse_batch(RecommendBatch, b'{"requests": [{"user_id": "u1", "limi": 3, "ofset": 3}]}')
+    (element,) = elements(batch)
+    assert isinstance(element, Rejected)
+    assert [error["msg"] for error in element.error.errors] == ["unknown field; did you mean limit?"]
 
 
 async def test_a_request_without_a_user_lists_the_fields_that_describe_one() -> None:
