@@ -3,11 +3,12 @@
     python -m benchmarks soak                  # one minute
     python -m benchmarks soak --minutes 30 --csv soak.csv --plot soak.svg   # the plot needs matplotlib
 
-Ten clients with a key ask all four verbs for known and unknown users and items, and for cold starts. Every ten seconds
-both models are replaced. Before every other swap something goes wrong with an artifact or its recipe, and in every
-round strangers come: with wrong keys, with headers and bodies that never end, with bytes that are no HTTP, and some who
-leave in the middle. None of that may fail a request. A row a round says how the server is; the program ends with 1 when
-a request failed that should not have, when a swap is missing, or when memory, threads or open files kept growing.
+Eleven clients with a key ask all five verbs for known and unknown users and items, and for cold starts. Every ten
+seconds both models are replaced. Before every other swap something goes wrong with an artifact or its recipe, and in
+every round strangers come: with wrong keys, with headers and bodies that never end, with bytes that are no HTTP, and
+some who leave in the middle. None of that may fail a request. A row a round says how the server is; the program ends
+with 1 when a request failed that should not have, when a swap is missing, or when memory, threads or open files kept
+growing.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ KNOWN: list[tuple[str, dict[str, Any]]] = [
     (ONE + "recommend-related", {"seed_items": ["i1", "i2"]}),
     (ONE + "batch-recommend", {"requests": [{"user_id": f"u{number}"} for number in range(32)]}),
     (ONE + "batch-recommend-related", {"requests": [{"seed_items": [f"i{number}"]} for number in range(8)]}),
+    (ONE + "recommend-users", {"item_id": "i7", "order": "balanced"}),
     (COLD + "recommend", {"user_id": "stranger", "user_features": FEATURES}),
     (COLD + "recommend-related", {"item_features": FEATURES}),
     (COLD + "batch-recommend", {"requests": [{"user_features": {**FEATURES, "age": age}} for age in range(20, 40)]}),
@@ -162,7 +164,7 @@ class Soak:
         self._recipes = folder / "recipes"
         self._recipes.mkdir()
         self._key = new_api_key()
-        recipe = write_recipe(self._recipes, "a", folder / "a.svc")
+        recipe = write_recipe(self._recipes, "a", folder / "a.svc", serving={"users": True})
         write_recipe(self._recipes, "cold", folder / "cold.svc")
         for number in range(2):
             write_artifact(folder / f"a{number}", factor_model(2_000, 5_000, 64, seed=number))
