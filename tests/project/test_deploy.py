@@ -213,17 +213,19 @@ def test_the_chart_renders_to_valid_resources(values: dict[str, Any]) -> None:
 
 
 @pytest.mark.integration
-def test_the_notes_name_the_jobs_of_the_schedules() -> None:
-    """Without schedules the notes name no training."""
+def test_the_notes_name_jobs_and_secrets() -> None:
+    """The notes name the jobs of the schedules, and the secrets of a search and of exports only with these."""
     helm = pytest.importorskip("helm_python", reason="Helm's library has no wheel here", exc_type=ImportError)
     with helm.Chart.load(str(CHART)) as chart:
         notes = [
             chart.render({**CHANGED_VALUES, **more}, name="shop", namespace="test")["svc/templates/NOTES.txt"]
-            for more in ({}, {"train": {"schedules": []}})
+            for more in ({}, {"train": {"schedules": []}, "search": {}, "export": {}})
         ]
     assert ["Train now" in text for text in notes] == [True, False]
     assert "kubectl create job --from=cronjob/shop-train-books first-books -n test\n" in notes[0]
     assert "--from" not in notes[1]
+    for secret in ("svc-search-data", "svc-export-keys"):
+        assert [f"\n  secret {secret}: " in text for text in notes] == [True, False]
 
 
 @pytest.mark.integration
