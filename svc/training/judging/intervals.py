@@ -225,6 +225,11 @@ class Change:
     high: float
 
 
+def percent(change: float) -> str:
+    """Return a relative change as a percentage, or as words above a thousandfold."""
+    return f"{change:+.1%}" if abs(change) < 1000 else "more than a thousandfold"
+
+
 def interval(
     scores: Vector, *, seed: int, confidence: float = CONFIDENCE, choice: Choice | None = None
 ) -> tuple[float, float]:
@@ -263,6 +268,9 @@ def paired_change(
     With `relative`, the difference is divided by the mean of `second`, or by the smallest number above 0 if that mean
     is 0. With a `choice`, `first` are the scores of its winner, and the interval is corrected for the choice. The
     second model must have been chosen independently of these users.
+
+    The lower end is at least −1, the lowest change of scores between 0 and 1. It is −1 if there are so few users that
+    all of them may favour one of two equal models more often than `confidence` allows: below 6 users for 95%.
     """
     means = resample(np.stack([first, second], axis=1), seed=seed, n=RESAMPLINGS)
     divisor = max(float(second.mean()), _TINY) if relative else 1.0
@@ -274,7 +282,8 @@ def paired_change(
     if choice is not None:
         over = second if relative else None
         stretch = choice.stretch(seed=seed, confidence=confidence, minus=second, over=over)
-    return Change(value, value - stretch * (value - low), high)
+    are_enough = 0.5 ** len(first) <= (1.0 - confidence) / 2.0
+    return Change(value, max(value - stretch * (value - low), -1.0) if are_enough else -1.0, high)
 
 
 def mean_interval(values: Vector, confidence: float = CONFIDENCE) -> tuple[float, float]:

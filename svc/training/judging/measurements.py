@@ -139,15 +139,15 @@ def _lead(result: SearchResult, choice: Choice, seed: int) -> dict[str, Any]:
     names = list(result.best_per_algorithm)
     if len(names) < 2 or names[1] not in choice.algorithms or choice.algorithms[choice.runner_up] != names[1]:
         return {}
-    return {"lead": _change_fields(names[1], lead(choice, seed=seed), "validation", len(choice.scores))}
+    return {"lead": _change_fields(names[1], lead(choice, seed=seed), "validation")}
 
 
-def _change_fields(over: str, change: Change, users: str, n_users: int) -> dict[str, Any]:
+def _change_fields(over: str, change: Change, users: str) -> dict[str, Any]:
     return {
         "over": over,
         "change": round(change.value, _DIGITS),
         "interval": _round_all((change.low, change.high)),
-        "more_than_chance": change.low > 0.0 and n_users > 1,  # the interval of one user has zero width
+        "more_than_chance": change.low > 0.0,
         "users": users,
     }
 
@@ -194,7 +194,7 @@ def _winner_on_test(task: Task, ranker: Ranker, others: tuple[str, Scores] | Non
     if others is not None:
         name, runner_up = others
         change = paired_change(scores, runner_up, seed=seed)
-        measured["lead"] = _change_fields(name, change, "test", len(scores))
+        measured["lead"] = _change_fields(name, change, "test")
     return measured
 
 

@@ -32,6 +32,7 @@ from svc.training.judging.comparison import (
     round_value,
 )
 from svc.training.judging.incumbent import Incumbent
+from svc.training.judging.intervals import percent
 from svc.training.judging.rankers import rank_ms
 from svc.training.judging.task import Task
 
@@ -152,11 +153,11 @@ def _reasons(decision: Mapping[str, Any], live: str | None) -> Iterator[str]:
         low, high = comparison["interval"]
         if low < bound:
             opponent = _OPPONENTS[comparison["name"]].format(live=live or "model")
-            change = f"{decision['metric']} {_percent(comparison['change'])} ({_percent(low)} to {_percent(high)})"
+            change = f"{decision['metric']} {percent(comparison['change'])} ({percent(low)} to {percent(high)})"
             yield f"{change} against {opponent}"
     for name, guardrail in decision["guardrails"].items():
         if not guardrail["passed"]:
-            yield f"{_GUARDED[name]} {_percent(guardrail['change'])}"
+            yield f"{_GUARDED[name]} {percent(guardrail['change'])}"
 
 
 def warn_of_tight_bound(decision: Mapping[str, Any], rules: Promotion) -> None:
@@ -177,7 +178,3 @@ def warn_of_tight_bound(decision: Mapping[str, Any], rules: Promotion) -> None:
         "or hold out more users"
     )
     logs.emit(events.RECIPE_WARNING, code="promotion_bound", field="promotion.min_relative_change", message=message)
-
-
-def _percent(change: float) -> str:
-    return f"{change:+.1%}"

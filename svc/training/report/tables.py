@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from svc.recipe.algorithms import short_name
 from svc.training.fitting.trial import TrialRecord
+from svc.training.judging.intervals import percent
 from svc.training.judging.metrics import PER_USER
 from svc.training.report.sentences import plain_name, span, tried_values
 
@@ -242,11 +243,6 @@ def guardrail_rows(header: Mapping[str, Any]) -> Iterable[Sequence[object]]:
         bound = guardrail["max_relative_change"] if is_cost else guardrail["min_relative_change"]
         allowed = f"{'at most' if is_cost else 'at least'} {percent(bound)}"
         yield name, guardrail["candidate"], guardrail["other"], percent(guardrail["change"]), allowed, passed
-
-
-def percent(change: float) -> str:
-    """Return a relative change as a percentage, or as words above a thousandfold."""
-    return f"{change:+.1%}" if abs(change) < 1000 else "more than a thousandfold"
 
 
 def weight_rows(header: Mapping[str, Any]) -> Iterator[Sequence[str]]:

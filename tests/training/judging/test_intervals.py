@@ -88,6 +88,23 @@ def test_a_relative_change_divides_by_the_second_and_stays_finite(other: float) 
     assert change.value == pytest.approx(1.0) if other else change.value > 1e100
 
 
+@pytest.mark.parametrize(("n_users", "confidence", "are_enough"), [(5, 0.95, False), (6, 0.95, True), (5, 0.9, True)])
+def test_a_change_over_few_users_may_be_any(n_users: int, confidence: float, are_enough: bool) -> None:
+    """All users of the sample score higher, but this also happens with a worse model. A bootstrap cannot show it."""
+    change = paired_change(np.full(n_users, 0.6), np.full(n_users, 0.5), seed=1, confidence=confidence, relative=True)
+    assert change.value == change.high == pytest.approx(0.2)
+    assert change.low == (change.value if are_enough else -1.0)
+
+
+def test_the_correction_for_a_choice_does_not_lower_a_change_below_its_least() -> None:
+    """No score is lower than 0, so no model scores more than 100% less than another."""
+    scores = np.zeros((20, 6))
+    scores[np.arange(6), np.arange(6)] = np.linspace(0.9, 0.5, 6)
+    choice = Choice(scores, list("abcdef"), resamplings=FEW)
+    change = paired_change(scores[:, 0], np.roll(scores[:, 0], 9), seed=1, relative=True, choice=choice)
+    assert change.low == -1.0 < change.value
+
+
 def test_one_user_has_an_interval_of_zero_width_and_equal_seeds_draw_the_same_users() -> None:
     """The score of a single user cannot vary, and equal scores of all users do not."""
     assert central(np.full(10, 0.5), 0.5, np.zeros(3), 0.95) == (0.5, 0.5)

@@ -215,6 +215,9 @@ def test_a_refusal_names_its_reasons_and_the_override_command() -> None:
     assert equal.startswith("coverage -95.0%; "), "an interval that begins at the bound passes"
     first = refusal({**DECISION, "against": DECISION["against"][:1]}, Path("gate.yaml"), "gate.aa37d428.svc", None)
     assert "against the live model" in first and "no version is live" in first
+    few = {"name": "TopPop", "change": 1e306, "interval": [-1.0, 1e306], "n_users": 3}
+    words = "ndcg more than a thousandfold (-100.0% to more than a thousandfold) against popularity"
+    assert words in refusal({**DECISION, "against": [few]}, Path("gate.yaml"), "gate.aa37d428.svc", None)
 
 
 @pytest.mark.parametrize(
