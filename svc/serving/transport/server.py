@@ -47,8 +47,8 @@ def _resolve(host: str, port: int) -> list[tuple[socket.AddressFamily, str]]:
     """Return the addresses of a host with their families, IPv4 first. Raises `ConfigError` if there are none."""
     try:
         resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except OSError as error:
-        raise ConfigError(f"the host {host!r} cannot be resolved: {error.strerror}") from None
+    except (OSError, UnicodeError) as error:  # UnicodeError for a host such as "shop..com"
+        raise ConfigError(f"the host {host!r} cannot be resolved: {getattr(error, 'strerror', error)}") from None
     addresses = [(family, str(address[0]).partition("%")[0]) for family, _, _, _, address in resolved]
     return sorted(addresses, key=lambda pair: pair[0] != socket.AF_INET)
 

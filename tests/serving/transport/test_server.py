@@ -202,10 +202,11 @@ def test_of_two_servers_that_start_together_only_one_listens() -> None:
                 listen(second)
 
 
-def test_a_host_that_does_not_exist_is_a_configuration_error() -> None:
+@pytest.mark.parametrize("host", ["host.invalid", "host..invalid"])
+def test_a_host_that_does_not_exist_is_a_configuration_error(host: str) -> None:
     """The command prints no traceback."""
     with pytest.raises(ConfigError, match="cannot be resolved"):
-        bind("host.invalid", 0, unread_timeout_s=30)
+        bind(host, 0, unread_timeout_s=30)
 
 
 def test_stop_accepts_connected_clients_and_refuses_later_ones() -> None:
