@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,7 +23,7 @@ from svc.atomic_write import replace_file
 from svc.errors import ArtifactWriteError, ConfigError, SvcError
 from svc.model.history import History
 from svc.progress import Progress
-from svc.recipe.algorithms import TOP_POP, short_name
+from svc.recipe.algorithms import short_name
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
 from svc.training.fitting.trial import TrialRecord
@@ -100,7 +100,6 @@ def render(header: Mapping[str, Any], counts: Counts, earlier: Mapping[str, Any]
         ranker=say.ranker_sentences(header, metric),
         course=_course_sentence(header["tuning"]),
         popularity=say.popularity_sentences(header),
-        times_popularity=_times_popularity(best),
         features=say.feature_sentences(header),
         definitions=say.definitions(header),
         inequality=say.plain_name("gini_index"),
@@ -170,12 +169,6 @@ def _course_sentence(tuning: Mapping[str, Any]) -> str:
     if "too_slow" in tuning:
         counts.append(f"{tuning['too_slow']} of the pruned too slow for training.max_rank_ms")
     return f"{', '.join(counts)}, {tuning['seconds']:.1f} s"
-
-
-def _times_popularity(best: Sequence[TrialRecord]) -> float | None:
-    """Return the winner's score divided by that of TopPop, or None if TopPop won, scored 0 or was not tried."""
-    baseline = next((trial.score for trial in best if trial.algorithm == TOP_POP), None)
-    return (best[0].score or 0.0) / baseline if baseline and best[0].algorithm != TOP_POP else None
 
 
 def _tail_share(item_counts: NDArray[np.int64]) -> float:

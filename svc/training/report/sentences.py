@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from svc.recipe.algorithms import TAKES_RECENCY, TOP_POP, short_name
+from svc.recipe.schema import BASELINE
 
 _WEAK = 0.5
 """The verdict names the tail if its score is below this share of the score among the most popular items."""
@@ -22,17 +23,21 @@ def verdict(header: Mapping[str, Any], metric: str) -> str:
 def _beside_popularity(header: Mapping[str, Any], metric: str) -> str:
     if header["best_class"] == TOP_POP:
         return "Popularity alone won: everybody is recommended the same items, without those that they chose."
-    score = header["best_score"]
+    score, evaluation, how = header["best_score"], header["evaluation"], "by the interval of its score"
     popularity = header["tuning"]["best_per_algorithm"].get(TOP_POP, {}).get("score")
+    ends = [end / popularity - 1 for end in evaluation.get("interval", ())] if popularity else []
+    users = " on the validation users" if "test" in evaluation else ""
+    for comparison in header.get("promotion", {}).get("against", ()):
+        if comparison["name"] == BASELINE:  # the gate judges on test users if there are any, by a narrower interval
+            score, popularity, ends = (comparison[name] for name in ("candidate", "other", "interval"))
+            how, users = "the interval of the gate", f" on {comparison['n_users']:,} users"
     if not popularity:
         return f"The best model scores {score:.3f} {metric}; there is no baseline, because TopPop has no score above 0."
     change = score / popularity - 1
     sentence = f"{abs(change):.1%} {'better' if change > 0 else 'worse'} than popularity"
-    span = header["evaluation"].get("interval")
-    if span:
-        low, high = (end / popularity - 1 for end in span)
-        sentence += f" ({low:.1%} to {high:.1%}, by the interval of its score)"
-    return f"{sentence}: {score:.3f} against {popularity:.3f} {metric}."
+    if ends:
+        sentence += f" ({ends[0]:.1%} to {ends[1]:.1%}, {how})"
+    return f"{sentence}: {score:.3f} against {popularity:.3f} {metric}{users}."
 
 
 def _weakness(header: Mapping[str, Any]) -> str:

@@ -37,6 +37,7 @@ HEADER: dict[str, Any] = {
     },
 }
 BETTER = "6.5% better than popularity (4.7% to 8.4%, by the interval of its score): 0.106 against 0.100 ndcg@20."
+GATE = {"name": "TopPop", "candidate": 0.12, "other": 0.11, "interval": [-0.02, 0.2], "n_users": 1200}
 WEAK = " Weak in the long tail: 0.002 among the rarest items against 0.283 among the most popular ones."
 
 
@@ -46,12 +47,20 @@ WEAK = " Weak in the long tail: 0.002 among the rarest items against 0.283 among
         ({}, BETTER + WEAK),
         ({"evaluation": {}}, "6.5% better than popularity: 0.106 against 0.100 ndcg@20."),
         ({"best_score": 0.09, "evaluation": {}}, "10.0% worse than popularity: 0.090 against 0.100 ndcg@20."),
+        (
+            {"evaluation": {"test": {}}},
+            "6.5% better than popularity: 0.106 against 0.100 ndcg@20 on the validation users.",
+        ),
+        (
+            {"promotion": {"against": [{"name": "incumbent"}, GATE]}},
+            "9.1% better than popularity (-2.0% to 20.0%, the interval of the gate): 0.120 against 0.110 ndcg@20 on",
+        ),
         ({"best_class": "TopPopRecommender"}, "Popularity alone won: everybody is recommended the same items"),
         ({"tuning": {"best_per_algorithm": {}}}, "there is no baseline, because TopPop has no score above 0."),
     ],
 )
 def test_the_verdict_compares_with_popularity_and_names_a_weak_tail(changes: dict[str, Any], expected: str) -> None:
-    """Headers of earlier versions give a shorter verdict."""
+    """With a gate, the verdict has its comparison. Headers of earlier versions give a shorter verdict."""
     assert expected in verdict({**HEADER, **changes}, "ndcg@20")
 
 
