@@ -19,7 +19,7 @@ MAX_BYTES = 1 << 20
 VARIABLE = "SVC_ENV_FILE"
 DEFAULT_NAME = "keys.env"
 PREFIX = "SVC_"
-_LINE = re.compile(r"[A-Z][A-Z0-9_]*=\S*")
+_LINE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=\S*")
 _DEVELOPMENT = frozenset({"", "development", "dev", "test"})
 
 
@@ -157,10 +157,10 @@ def read_lines(path: Path) -> list[str]:
     if not _is_private(status):
         raise ConfigError(f"{path} is open to other users of this machine: run chmod 600 {path}")
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not UTF-8 text") from None
     for number, line in enumerate(lines, 1):
         if line.strip() and not line.startswith("#") and not _LINE.fullmatch(line):
-            raise ConfigError(f"{path} is not a file of variables: line {number} is not NAME=value")
+            raise ConfigError(f"{path} is not a file of variables: line {number} is not NAME=value without blanks")
     return lines

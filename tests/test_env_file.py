@@ -34,8 +34,8 @@ def test_keys_beside_the_recipes_are_found(home: Path, monkeypatch: pytest.Monke
     assert environment(home / "recipes", {"SVC_PORT": ""})["SVC_PORT"] == "99", "an empty value counts as unset"
     monkeypatch.chdir(home / "recipes")
     assert environment(Path(), {})["SVC_SIGNING_KEYS"] == "a:1"
-    write(home / "recipes" / "keys.env", "SVC_SIGNING_KEYS=b:2\n")
-    assert environment(Path(), {})["SVC_SIGNING_KEYS"] == "b:2"
+    write(home / "recipes" / "keys.env", "\ufeffSVC_SIGNING_KEYS=b:2\r\nSVC_RECIPE_day=1\r\n")
+    assert environment(Path(), {}) == {"SVC_SIGNING_KEYS": "b:2", "SVC_RECIPE_day": "1"}
 
 
 def test_variables_of_the_file_that_the_environment_overrides_are_listed(home: Path) -> None:
@@ -61,7 +61,7 @@ def test_production_reads_only_a_file_that_is_named(home: Path, env: str) -> Non
     [
         ("SVC_SIGNING_KEYS=a:1\n", 0o660, "open to other users.*chmod 600"),
         ("SVC_SIGNING_KEYS=a:1\n", 0o604, "open to other users"),
-        ("SVC_SIGNING_KEYS=a:1\nexport X=1\n", 0o600, "line 2 is not NAME=value"),
+        ("SVC_SIGNING_KEYS=a:1\nexport X=1\n", 0o600, "line 2 is not NAME=value without blanks"),
     ],
 )
 def test_a_file_that_cannot_be_trusted_is_refused(home: Path, text: str, mode: int, words: str) -> None:
