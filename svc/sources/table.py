@@ -117,6 +117,8 @@ class TableBuilder:
 
         It must have the same columns and partitions, and a common type must exist for each column that is not an id.
         """
+        # Arrow merges no text with a dictionary of texts.
+        schema = pa.schema([field.with_type(arrow.without_dictionaries(field.type)) for field in schema])
         first, agreed = self._first = self._first or (part, schema)
         for what, in_part, in_first in (
             ("columns", set(schema.names), set(agreed.names)),
@@ -201,11 +203,13 @@ class TableBuilder:
 
     def _concatenate(self, name: str, chunks: list[pa.Array | pa.ChunkedArray]) -> pa.ChunkedArray:
         """Concatenate the chunks with the narrowest type that holds them all. Raises DataSourceError without one."""
+        kinds = sorted({str(chunk.type) for chunk in chunks})
         tables = [pa.table({name: chunk}) for chunk in chunks]
+        if len(kinds) > 1:
+            tables = [pa.table({name: plain(table.column(name))}) for table in tables]
         try:
             return pa.concat_tables(tables, promote_options="permissive").column(name)
         except (pa.ArrowTypeError, pa.ArrowInvalid):
-            kinds = sorted({str(chunk.type) for chunk in chunks})
             raise DataSourceError(
                 f"{self._source}: the column {name} mixes {', '.join(kinds)}; give it one type"
             ) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -151,13 +152,17 @@ def test_a_missing_or_different_column_names_both_files(
 
 
 def test_compatible_types_are_unified(make: Any, tmp_path: Path) -> None:
-    """Narrow and wide integers, nulls, and ids that are integers or text are compatible."""
-    parquet(tmp_path / "lake/a.parquet", user_id=[1], item_id=["i"], n=pa.array([1], pa.int32()))
-    parquet(tmp_path / "lake/b.parquet", user_id=["2"], item_id=["i"], n=pa.array([2**40]))
-    parquet(tmp_path / "lake/c.parquet", user_id=["3"], item_id=["i"], n=pa.nulls(1))
+    """Integers, decimals and nulls, texts and their dictionaries, and ids that are integers or text are compatible."""
+    words = pa.array(["w"]).dictionary_encode()
+    price = pa.array([Decimal("3.25")], pa.decimal128(9, 2))
+    parquet(tmp_path / "lake/a.parquet", user_id=[1], n=pa.array([1], pa.int32()), price=[3], word=["w"])
+    parquet(tmp_path / "lake/b.parquet", user_id=["2"], n=pa.array([2**40]), price=price, word=words)
+    parquet(tmp_path / "lake/c.parquet", user_id=["3"], n=pa.nulls(1), price=[None], word=["w"])
     frame = make("parquet", path="lake").fetch()
     assert frame["user_id"].to_list() == ["1", "2", "3"]
     assert frame["n"].to_list()[:2] == [1, 2**40]
+    assert frame["price"].to_list()[:2] == [3, 3.25]
+    assert frame["word"].to_list() == ["w"] * 3
 
 
 def test_without_requested_columns_all_files_must_have_the_same(make: Any, tmp_path: Path) -> None:
