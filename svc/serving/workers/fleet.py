@@ -31,7 +31,7 @@ from svc.serving.transport.connection import VACANT
 from svc.serving.workers import channel, counters
 from svc.serving.workers.counters import BEAT_S, PAGE_BYTES, SILENT_CHECKS, Counts, WorkerPage
 from svc.serving.workers.package import Package, WorkerLanes, mirror_entry
-from svc.serving.workers.rates import CELLS_BYTES, KeyCells
+from svc.serving.workers.rates import CELLS, CELLS_BYTES
 from svc.serving.workers.template import Pauses, Template, environment
 
 ASKED_AT_ONCE = 8
@@ -108,7 +108,8 @@ class Fleet:
         self._n_open = memoryview(self._connections).cast("Q")
         """Number of open connections in each slot, or VACANT."""
         self._is_accepting = False
-        self._key_cells = KeyCells(self._cells)
+        self._key_cells: dict[str, int] = {}
+        """The number of the cell of each API key that has, or had, a policy."""
         self._workers: set[WorkerRecord] = set()
         self._packages: dict[int, Package] = {}
         self._kept: dict[str, tuple[Any, ...]] = {}
@@ -142,8 +143,14 @@ class Fleet:
         worker.orders.send_nowait(((seq, kind, *arguments), files))
 
     def tell_policies(self, policies: Mapping[str, Any]) -> None:
-        """Send all workers the policies of API keys, and the number of the cell of each key (`KeyCells`)."""
-        self.tell("policies", dict(policies), self._key_cells.assign(policies))
+        """Send all workers the policies of API keys, and the number of the cell of each key.
+
+        A key never loses its cell, because a worker that has not yet received new policies may still count its
+        requests. After CELLS keys, cells have several keys.
+        """
+        for kid in policies:
+            self._key_cells.setdefault(kid, len(self._key_cells) % CELLS)
+        self.tell("policies", dict(policies), {kid: self._key_cells[kid] for kid in policies})
 
     async def wait_until_executed(self) -> None:
         """Wait until every worker that is ready now has executed all orders that were sent before this call.

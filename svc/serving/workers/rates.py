@@ -10,8 +10,7 @@ import math
 import os
 import struct
 import time
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from svc.processes import SharedPage
@@ -61,30 +60,6 @@ class Cell:
 
     def write(self, first: float, second: float) -> None:
         _CELL.pack_into(self._memory, self._place, first, second)
-
-
-class KeyCells:
-    """The assignment of cells to API keys that have a policy."""
-
-    def __init__(self, memory: SharedPage) -> None:
-        self._memory = memory
-        self._numbers: dict[str, int] = {}
-        self._free = deque(range(CELLS))
-
-    def assign(self, kids: Iterable[str]) -> dict[str, int]:
-        """Return the number of the cell of each key in `kids`, and free the cells of all other keys.
-
-        A worker that has not yet received the new policies may still count requests of a removed key. So freed cells
-        are reused last, in the order in which they were freed.
-        """
-        wanted = list(kids)
-        for kid in self._numbers.keys() - set(wanted):
-            self._free.append(self._numbers.pop(kid))
-        for kid in wanted:
-            if kid not in self._numbers:
-                self._numbers[kid] = self._free.popleft()
-                Cell(self._memory, self._numbers[kid]).write(0.0, 0.0)
-        return dict(self._numbers)
 
 
 class SharedBucket(Bucket):

@@ -143,13 +143,13 @@ async def test_every_worker_gets_a_model_with_its_files_until_it_is_dropped() ->
 
 
 async def test_a_key_keeps_its_cells_when_policies_change() -> None:
-    """The cells hold the used part of the key's rate, so a new policy does not reset it."""
+    """The cells hold the used part of the key's rate, so a new policy does not reset it. No other key gets the cell."""
     fleet = fleet_of(1)
     worker, _ = add_worker(fleet, 1)
-    fleet.tell_policies({"a": 1, "b": 2})
-    fleet.tell_policies({"b": 3, "c": 4})
-    cells = [worker.unsent.receive_nowait()[0][3] for _ in range(2)]
-    assert cells[0]["b"] == cells[1]["b"]
+    for policies in ({"a": 1, "b": 2}, {"b": 3, "c": 4}, {"a": 5}):
+        fleet.tell_policies(policies)
+    cells = [worker.unsent.receive_nowait()[0][3] for _ in range(3)]
+    assert cells == [{"a": 0, "b": 1}, {"b": 1, "c": 2}, {"a": 0}]
 
 
 def messages(rng: random.Random) -> bytes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import time
 
 import pytest
@@ -12,7 +11,7 @@ from svc.processes import SharedPage
 from svc.recipe.yaml_reader import MAX_BYTES
 from svc.serving.api.key_policies import Rate
 from svc.serving.workers import rates
-from svc.serving.workers.rates import CELLS, CELLS_BYTES, Cell, KeyCells, SharedBucket
+from svc.serving.workers.rates import CELLS, CELLS_BYTES, Cell, SharedBucket
 
 
 @pytest.fixture
@@ -82,23 +81,6 @@ def test_a_lock_that_is_never_released_blocks_no_other_worker(monkeypatch: pytes
 
     monkeypatch.setattr(rates.fcntl, "lockf", lock)
     assert passed([SharedBucket(Rate(1e-9, 2.0), Cell(cells(), 1))], 5) == 2
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_the_cells_of_keys_never_collide_and_are_freed(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A key keeps its cell while it has a policy. A new key begins with a full burst."""
-    monkeypatch.setattr(rates, "CELLS", 8)
-    rng, memory, before = random.Random(seed), cells(), dict[str, int]()
-    key_cells = KeyCells(memory)
-    for _ in range(100):
-        assigned = key_cells.assign(rng.sample("abcdefghijklmn", rng.randrange(9)))
-        assert len(set(assigned.values())) == len(assigned)
-        for kid, number in assigned.items():
-            cell = Cell(memory, number)
-            assert before.get(kid, number) == number
-            assert cell.read() == ((5.0, 5.0) if kid in before else (0.0, 0.0))
-            cell.write(5.0, 5.0)
-        before = assigned
 
 
 def test_the_longest_policy_file_has_a_cell_for_each_key() -> None:
