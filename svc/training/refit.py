@@ -62,8 +62,6 @@ def find_reusable(loaded: LoadedRecipe, keys: SigningKeys, settings: Settings) -
             fields={"differences": different},
         )
     origin = _origin(incumbent)
-    if origin is None:
-        return "the header of the live model does not say when it was searched"
     bound_s = loaded.recipe.training.max_search_age_s
     searched_at = datetime.fromisoformat(origin.searched_at)
     if bound_s is not None and datetime.now(UTC) - searched_at > timedelta(seconds=bound_s):
@@ -72,22 +70,16 @@ def find_reusable(loaded: LoadedRecipe, keys: SigningKeys, settings: Settings) -
     return incumbent, origin
 
 
-def _origin(incumbent: Incumbent) -> Reused | None:
+def _origin(incumbent: Incumbent) -> Reused:
     """Return the version whose search found the parameters: the live version, or an earlier one after refits.
 
-    Return None if the live header does not have the time of that search with a time zone. The stretch of its interval
-    (see `Reused`) is 1 if the header lacks it.
+    The stretch of its interval (see `Reused`) is 1 if the header lacks it.
     """
     header, evaluation = incumbent.header, incumbent.header.get("evaluation", {})
     live = {"sha8": incumbent.sha256[:8], "searched_at": header.get("trained_at")}
     searched = header.get("tuning", {}).get("reused_from", live)
-    sha8, searched_at = str(searched["sha8"]), str(searched["searched_at"])
     stretch = max(1.0, evaluation.get("chosen_among", {}).get("stretch", 1.0))
-    try:
-        has_zone = datetime.fromisoformat(searched_at).tzinfo is not None
-    except ValueError:
-        return None
-    return Reused(sha8, searched_at, stretch=stretch, evaluation=evaluation) if has_zone else None
+    return Reused(str(searched["sha8"]), str(searched["searched_at"]), stretch=stretch, evaluation=evaluation)
 
 
 def _differences(loaded: LoadedRecipe, header: Mapping[str, Any]) -> Iterator[str]:
