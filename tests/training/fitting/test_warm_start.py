@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -11,9 +12,11 @@ from scipy import sparse
 from svc.model.ids import IdTable
 from svc.model.model import Model
 from svc.model.recommenders.blend import BlendScorer
+from svc.model.recommenders.factors import FactorScorer
 from svc.training.fitting.algorithms.ials import MeanPriorIALSRecommender
 from svc.training.fitting.export import to_history, to_scorer
-from svc.training.fitting.train import train_epochs
+from svc.training.fitting.train import train_epochs, train_trial
+from svc.training.fitting.trial import TrialRecord
 from svc.training.fitting.warm_start import WarmStart
 from tests.families import family
 
@@ -76,6 +79,10 @@ def test_a_warm_start_trains_half_of_the_epochs(cold: int, warm: int) -> None:
         by_hand.run_epoch()
     refitted = train_epochs(learner(matrix), cold, start)
     np.testing.assert_array_equal(refitted.get_item_embedding(), by_hand.get_item_embedding())
+    trial, builder = TrialRecord(0, NAME, {}, "complete", 0.1, {}, cold, 1.0), Mock(build=lambda *_: learner(matrix))
+    scorer = train_trial(builder, trial, matrix, {}, start=start)
+    assert isinstance(scorer, FactorScorer)
+    np.testing.assert_array_equal(scorer.index.factors, by_hand.get_item_embedding())
 
 
 def test_a_blend_starts_from_the_vectors_of_its_ials() -> None:

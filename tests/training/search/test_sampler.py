@@ -128,6 +128,22 @@ def test_an_algorithm_without_other_choices_inherits_no_trials() -> None:
     assert chosen == {"RP3betaRecommender"}
 
 
+def test_tpe_learns_from_the_scores_of_trials() -> None:
+    """Its suggestions are closer to the best parameters than random ones, which are .68 away on average."""
+    name, space = "RP3betaRecommender", Space({"alpha": FloatDistribution(0, 1), "beta": FloatDistribution(0, 1)})
+
+    def distance(trial: FrozenTrial) -> float:
+        return sum(abs(value - best) for value, best in zip(trial.params.values(), (0.8, 0.2), strict=True))
+
+    samplers = [AlgorithmSampler(TrialPlan({name: 99}), {name: space}, seed) for seed in range(6)]
+    trials: list[FrozenTrial] = []
+    for alpha, beta in np.random.default_rng(1).random((32, 2)):  # TPE suggests every third trial
+        trial = suggest(samplers[0], [])
+        trial.params = dict(zip(trial.params, (alpha, beta), strict=True))
+        trials.append(complete(trial, 2 - distance(trial)))
+    assert np.mean([distance(suggest(sampler, trials)) for sampler in samplers]) < 0.4
+
+
 def test_after_the_guesses_two_of_three_trials_change_one_parameter_of_the_best() -> None:
     """Results of other trials do not matter. TPE suggests the third trial."""
     space = Space(
