@@ -240,7 +240,7 @@ def _line(loc: Path, items: list[ErrorDetails], tree: Any, model: type[BaseModel
         sentence = reason if isinstance(value, Mapping) or loc == () else f"{actual}, which {reason}"
         return f"{where}: {sentence}".removeprefix(": ")
     hint = _look_alikes(value) if kind == "string_pattern_mismatch" else ""
-    hint += _way_out(kind, value, model_at(model, loc))
+    hint += _way_out(item, value, model_at(model, loc))
     wanted = _expectation(item, value) + "".join(
         f", or {_expectation(other, value).removeprefix('must be ')}" for other in items[1:]
     )
@@ -273,8 +273,9 @@ def _one_of(expected: str, value: Any) -> str:
     return wanted + (f" (did you mean {near!r}?)" if near else "")
 
 
-def _way_out(kind: str, value: Any, model: type[BaseModel] | None) -> str:
+def _way_out(item: Any, value: Any, model: type[BaseModel] | None) -> str:
     """Return a hint with the correct form of the value, or "" if the value suggests none."""
+    kind = item["type"]
     if isinstance(value, Mapping | list) or has_reference(value) or value is None:
         return ""
     text = redact_text(str(value))[:_MAX_SHOWN]
@@ -287,7 +288,8 @@ def _way_out(kind: str, value: Any, model: type[BaseModel] | None) -> str:
     if kind == "literal_error" and (ranked := _RANKED.fullmatch(text)):
         return f"; write `metric: {ranked[1]}` and `training.cutoff: {ranked[2]}`"
     duration = _DURATION.fullmatch(text.lower()) if kind == "string_pattern_mismatch" else None
-    return "" if duration is None else f"; did you mean {duration[1]}{duration[2]}?"
+    meant = "" if duration is None else f"{duration[1]}{duration[2]}"
+    return f"; did you mean {meant}?" if meant and re.match(item["ctx"]["pattern"], meant) else ""
 
 
 def _quoted(text: str) -> str:

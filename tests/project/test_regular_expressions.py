@@ -29,6 +29,7 @@ USES = ("compile", "search", "match", "fullmatch", "split", "findall", "finditer
 MADE_AT_RUN_TIME = {
     "svc.atomic_write": [r"\.movies\.svc\.[0-9a-f]{16}\.tmp"],
     "svc.artifact.store": [r"movies\.[0-9a-f]{8}\.svc"],
+    "svc.recipe.problems": [r"^[1-9][0-9]{0,5}(min|h|d|w|y)$"],
     "svc.export.manifest": [r"recs\.\d+-of-(\d+)\.parquet\.manifest\.json"],
     "svc.serving.api.key_policies": [r"\A(?:(?s:(?>.*?a)(?>.*?b).*)\Z)"],
     "svc.serving.api.endpoints": [r"(?s)(/v1/recipes/)([A-Za-z0-9_-]{1,64})(.*)"],

@@ -89,6 +89,11 @@ PLAIN: dict[str, tuple[dict[str, Any], str]] = {
         "output.expires_after: must be a whole number with its unit, such as 90min, 36h, 30d, 4w or 1y; "
         "found the text '30 days'; did you mean 30d?",
     ),
+    "an expiry that no words could make valid": (
+        {"output": {"path": "a.svc", "expires_after": "1.5 days"}},
+        "output.expires_after: must be a whole number with its unit, such as 90min, 36h, 30d, 4w or 1y; "
+        "found the text '1.5 days'",
+    ),
     "a name with a blank": (
         {"name": "my movies"},
         "name: must be 1 to 64 letters, digits, hyphens and underscores; found the text 'my movies'",
@@ -135,6 +140,7 @@ def test_one_mistake_gives_one_plain_line(more: dict[str, Any], expected: str, t
     """The line has no consequences of the mistake, no regular expression and no words of pydantic."""
     (line,) = _lines(tmp_path, more)
     assert line.startswith(expected)
+    assert ("did you mean" in line) == ("did you mean" in expected)
 
 
 def test_keys_of_item_metadata_from_other_products_get_hints(tmp_path: Path) -> None:
