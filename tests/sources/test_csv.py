@@ -228,6 +228,8 @@ def texts(*values: str) -> pa.ChunkedArray:
         (("NA", "x"), ["NA", "x"]),
         (("", ""), [None, None]),
         (("007", "x"), ["007", "x"]),
+        (("0x10", "10"), ["0x10", "10"]),
+        (("0XFF", ""), ["0XFF", None]),
     ],
 )
 def test_all_rows_decide_the_type(values: tuple[str, ...], expected: list[object]) -> None:
