@@ -114,14 +114,14 @@ class Versions:
         """Return the version that the pointer names, or None without a pointer."""
         return self._store.live()
 
-    def history(self, *, by_log_alone: bool = False) -> list[Version]:
+    def history(self, headers: Mapping[str, Mapping[str, Any]] | None = None) -> list[Version]:
         """Return all existing versions, newest first.
 
-        The facts of versions without a log line are read from the artifact. With `by_log_alone` they are None.
+        The facts of versions without a log line are read from the artifact, or taken from verified `headers` by sha8.
         """
         log, live = self.log(), self.live()
         names = self._names(log)
-        facts = {sha8: _as_facts(log.facts(sha8)) if by_log_alone else self._facts(sha8, log) for sha8 in names}
+        facts = {sha8: self._facts(sha8, log, headers) for sha8 in names}
         # Of versions with equal times, the one that `_names` lists last is the newest.
         order = sorted(names, key=lambda sha8: str(facts[sha8]["trained_at"] or ""))[::-1]
         return [Version(sha8, **facts[sha8], live=sha8 == live, held=sha8 == live and log.held) for sha8 in order]
@@ -139,9 +139,13 @@ class Versions:
         unlogged = sorted(listed - set(logged), key=lambda sha8: (sha8 == live, sha8))
         return [*unlogged, *(sha8 for sha8 in logged if sha8 in listed)]
 
-    def _facts(self, sha8: str, log: VersionLog) -> dict[str, Any]:
+    def _facts(
+        self, sha8: str, log: VersionLog, headers: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> dict[str, Any]:
         facts = log.facts(sha8)
-        if facts is None:
+        if facts is None and headers is not None:
+            facts = facts_of(headers.get(sha8, {}))
+        elif facts is None:
             try:
                 facts = facts_of(self._read_verified(sha8)[1].header)
             except ArtifactError:

@@ -193,7 +193,9 @@ async def _live(
             if fleet is not None:
                 await lanes.start(fleet.run)
             watcher = _watcher(options, state, loader, lanes, fleet)
-            state.versions = lambda name: read_versions(watcher.recipe(name), loader.keys, state.settings)
+            state.versions = lambda name: read_versions(
+                watcher.recipe(name), loader.keys, state.settings, state.registry.get(name)
+            )
             if fleet is not None:
                 fleet.answer = partial(answer, state)
             renew = partial(_renew_keys, options, state, loader, watcher, fleet)

@@ -22,7 +22,7 @@ from svc.model.features import Column, SideEncoder, TokenColumn
 from svc.model.model import Model
 from svc.recipe.load import LoadedRecipe
 from svc.serving.models.fragments import ItemFragments
-from svc.serving.models.registry import Served
+from svc.serving.models.registry import Entry, Served
 from svc.serving.models.threads import lower_priority
 from svc.settings import Settings
 
@@ -154,15 +154,19 @@ Raises LookupError for an unknown name.
 """
 
 
-def read_versions(recipe: LoadedRecipe, keys: SigningKeys, settings: Settings) -> dict[str, Any]:
+def read_versions(
+    recipe: LoadedRecipe, keys: SigningKeys, settings: Settings, entry: Entry | None = None
+) -> dict[str, Any]:
     """Return `{"versioning": ..., "versions": [...]}` with the newest MOST versions, newest first.
 
     Without the versioning `append_sha` there are no versions. They have the form of `svc history --json`. Reads the log
-    of versions but no artifact, so a version without a line in the log has no score and no time of training. Raises
-    ArtifactError.
+    of versions but no artifact, so a version without a line in the log has no score and no time of training, unless
+    `entry` serves it. Raises ArtifactError.
     """
     versioning = recipe.recipe.output.versioning
     if versioning != "append_sha":
         return {"versioning": versioning, "versions": []}
-    history = Versions(recipe.output_uri, keys, settings, recipe=recipe.recipe.name).history(by_log_alone=True)
+    served = entry and entry.served
+    headers = {served.model_version.removeprefix("sha256:")[:8]: served.header} if served else {}
+    history = Versions(recipe.output_uri, keys, settings, recipe=recipe.recipe.name).history(headers)
     return {"versioning": versioning, "versions": [version.as_fields() for version in history[:MOST]]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from svc.serving.models import console
 from svc.serving.models.console import MAX_VALUES, _column, find_items, read_versions
 from svc.serving.models.fragments import ItemFragments
 from svc.serving.models.item_tables import MetadataTable
-from svc.serving.models.registry import Served
+from svc.serving.models.registry import Entry, Served
 from svc.settings import Settings
 from tests.e2e.server import write_recipe
 from tests.serving.artifacts import SIGNING_KEYS, header
@@ -190,6 +191,19 @@ def test_versions_are_listed_without_reading_artifacts(tmp_path: Path, monkeypat
     assert (unknown["trained_at"], unknown["best_class"], unknown["live"]) == (None, None, False)
     assert [version for version in found["versions"] if version is not unknown] == expected
     assert [version["sha8"] for version in expected if version["held"]] == [trained[1]]
+
+
+def test_the_served_version_has_facts_without_a_log(tmp_path: Path) -> None:
+    """Before the log begins, the facts of the served version come from its header, and others have only their names."""
+    old, new = (train(tmp_path, number) for number in range(2))
+    (tmp_path / "books.svc.log.jsonl").unlink(missing_ok=True)
+    (live,) = [version.as_fields() for version in Versions(str(tmp_path / "books.svc"), KEYS, Settings()).history()][:1]
+    head = {"trained_at": live["trained_at"], "best_class": live["best_class"], "best_score": live["best_score"]}
+    loaded = replace(served({}), header=head, model_version=f"sha256:{new}{'0' * 56}")
+    listed = read_versions(books(tmp_path), KEYS, Settings(), Entry("books", "books.yaml", loaded))["versions"]
+    assert listed[0] == live
+    assert (listed[0]["live"], listed[0]["best_score"]) == (True, 0.001)
+    assert [(version["sha8"], version["trained_at"]) for version in listed[1:]] == [(old, None)]
 
 
 def test_a_recipe_without_versioning_has_no_versions(tmp_path: Path) -> None:
