@@ -39,7 +39,7 @@ from svc.serving.api.failures import log_failure, nothing_left
 from svc.serving.api.key_policies import elements_in
 from svc.serving.api.request import Request, ServerState
 from svc.serving.models.costs import Cost
-from svc.serving.models.fragments import AnswerHeader, encode_batch, encode_fields, encode_users
+from svc.serving.models.fragments import AnswerHeader, encode_elements, encode_fields, encode_users
 from svc.serving.models.registry import Served
 from svc.serving.models.threads import lower_priority
 from svc.serving.transport.messages import ClientGone, Response
@@ -245,9 +245,10 @@ class Verbs:
                 rankings = await request.unless_gone(partial(served.lane.rank, queries, patience=budget))
 
         results = await self._heavy.run_steps(_batch_results(elements(batch), prepared, rankings, served))
-        answer = await self._heavy.run(
-            partial(encode_batch, header, results, served.fragments, with_metadata=batch.include_metadata)
+        parts = await self._heavy.run_steps(
+            encode_elements(results, served.fragments, with_metadata=batch.include_metadata)
         )
+        answer = await self._heavy.run(partial(header.before_all, parts))
         for result in results:
             if isinstance(result, ApiError):
                 metrics.of(BATCH_ERRORS, code=result.code).inc()

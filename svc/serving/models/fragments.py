@@ -198,24 +198,22 @@ class AnswerHeader(NamedTuple):
         # body takes 0.1 µs for 5 kB and 6 µs for 300 kB.
         return b"%b%b}\n" % (self.encode_opening(), fields)
 
+    def before_all(self, elements: Sequence[bytes]) -> bytes:
+        """Return the body of the answer to a batch, with the results of `encode_elements` after these fields."""
+        return b'%b"results":[%b]}\n' % (self.encode_opening(), b",".join(elements))
 
-def encode_batch(
-    header: AnswerHeader,
-    results: Sequence[tuple[Ranking, Prepared] | ApiError],
-    fragments: ItemFragments,
-    *,
-    with_metadata: bool,
-) -> bytes:
-    """Return the body of the answer to a batch, with a ranking or an error for each request, in order."""
-    elements = []
+
+def encode_elements(
+    results: Sequence[tuple[Ranking, Prepared] | ApiError], fragments: ItemFragments, *, with_metadata: bool
+) -> Iterator[bytes]:
+    """Yield the JSON of each result of a batch, a ranking or an error, in order."""
     for index, result in enumerate(results):
         if isinstance(result, ApiError):
-            elements.append(to_json({"index": index, "status": "error", "code": result.code, "detail": result.message}))
+            yield to_json({"index": index, "status": "error", "code": result.code, "detail": result.message})
         else:
             ranking, about = result
             items = encode_fields(ranking, fragments, about, with_metadata=with_metadata)
-            elements.append(b'{"index":%d,"status":"ok",%b}' % (index, items))
-    return b"".join((header.encode_opening(), b'"results":[', b",".join(elements), b"]}\n"))
+            yield b'{"index":%d,"status":"ok",%b}' % (index, items)
 
 
 def encode_fields(

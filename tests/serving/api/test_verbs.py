@@ -27,6 +27,7 @@ from svc.serving.api.bodies.requests import AnyQuestion, RecommendRequest, Relat
 from svc.serving.api.counts import cost_of_request
 from svc.serving.api.key_policies import KeyPolicies, parse_policies
 from svc.serving.api.verbs import WorkThread
+from svc.serving.models import fragments
 from svc.serving.models.costs import Cost
 from svc.serving.models.lanes import Lane
 from svc.serving.models.recipes import Policy
@@ -206,6 +207,35 @@ async def test_a_new_filter_waits_for_at_most_one_step_of_a_batch(
     assert statuses == [200, 200]
     assert prepared.index(5) <= 2
     assert prepared.count(9) == 20
+
+
+async def test_a_batch_waits_for_at_most_one_element_of_another_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer with ten reasons for each of 256,000 items takes seconds to encode."""
+    order: list[str] = []
+    may_go_on, begun = threading.Event(), threading.Event()
+    parse_batch, encode_fields = verbs.parse_batch, fragments.encode_fields
+
+    def parse(*arguments: Any) -> Any:
+        order.append("parse")
+        return parse_batch(*arguments)
+
+    def encode(*arguments: Any, **options: Any) -> bytes:
+        order.append("encode")
+        begun.set()
+        assert may_go_on.wait(10)
+        return encode_fields(*arguments, **options)
+
+    monkeypatch.setattr(verbs, "SLICE_S", 0.0)
+    monkeypatch.setattr(verbs, "parse_batch", parse)
+    monkeypatch.setattr(fragments, "encode_fields", encode)
+    async with serving() as (client, _), trio.open_nursery() as nursery:
+        nursery.start_soon(client.post, BATCH, {"requests": [{"user_id": "u3"}] * 20})
+        await trio.to_thread.run_sync(begun.wait)
+        nursery.start_soon(client.post, BATCH, {"requests": [{"user_id": "u3"}]})
+        await trio.to_thread.run_sync(time.sleep, 0.3)
+        may_go_on.set()
+    assert order[:3] == ["parse", "encode", "parse"]
+    assert order.count("encode") == 21
 
 
 async def test_a_batch_pauses_while_a_single_request_is_prepared(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 from svc.errors import UnknownUser
 from svc.model.ids import IdTable
 from svc.model.ranking.query import Prepared, Query, Ranking
-from svc.serving.models.fragments import NOTHING_MORE, AnswerHeader, ItemFragments, encode_batch, encode_fields
+from svc.serving.models.fragments import NOTHING_MORE, AnswerHeader, ItemFragments, encode_elements, encode_fields
 from svc.serving.models.item_tables import MetadataTable
 
 IDS = ["plain", 'quote"back\\slash', "line\nbreak\u2028", "日本語 🎬", "</script>", ","]
@@ -63,7 +63,7 @@ def test_a_batch_holds_answers_and_errors_in_order() -> None:
     fragments = ItemFragments.build(IdTable.from_ids(IDS), None)
     about = Prepared(Query(limit=1), ("colour",), ("i9",), "history")
     results = [(ranking(0), NOTHING_MORE), UnknownUser("who"), (ranking(1), about)]
-    document = json.loads(encode_batch(ORIGIN, results, fragments, with_metadata=False))
+    document = json.loads(ORIGIN.before_all(list(encode_elements(results, fragments, with_metadata=False))))
     assert [element["index"] for element in document["results"]] == [0, 1, 2]
     assert document["results"][1] == {"index": 1, "status": "error", "code": "UNKNOWN_USER", "detail": "who"}
     assert document["results"][2]["ignored_features"] == ["colour"]
