@@ -355,9 +355,12 @@ def scheme_of(uri: str) -> str:
 
 
 def require_file(artifact: str) -> None:
-    """Raise ArtifactReadError if `artifact` is a local path at which nothing exists."""
-    if scheme_of(artifact) in ("", "file") and not local_path(artifact).exists():
-        raise ArtifactReadError(f"{artifact} does not exist")
+    """Raise ArtifactReadError if `artifact` is a local path at which nothing exists or may be accessed."""
+    try:
+        if scheme_of(artifact) in ("", "file") and not local_path(artifact).exists():
+            raise ArtifactReadError(f"{artifact} does not exist")
+    except PermissionError as error:
+        raise ArtifactReadError(f"{artifact} cannot be read: {error.strerror}") from None
 
 
 def local_path(uri: str) -> Path:

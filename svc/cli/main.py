@@ -236,9 +236,9 @@ def run(arguments: Sequence[str]) -> int:
     except SvcError as error:
         return report_error(error, command=name)
     except Exception as error:
-        limit = exhaustion(error)
-        if limit is not None:
-            return report_error(limit, command=name)
+        expected = ConfigError(str(error)) if isinstance(error, PermissionError) else exhaustion(error)
+        if expected is not None:
+            return report_error(expected, command=name)
         return report_unexpected(error, command=name)
     return result if isinstance(result, int) else 0
 

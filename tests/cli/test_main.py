@@ -20,6 +20,7 @@ from svc.cli import main
 from svc.cli.common import Interrupted
 from svc.training.search.workers import Workers
 from tests.cli.conftest import last_error
+from tests.privileges import permissions_hold
 
 
 def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -251,3 +252,23 @@ def test_an_unexpected_error_is_one_line_without_traceback(
     monkeypatch.setenv("SVC_LOG_FORMAT", "console")
     assert main.run(["schema"]) == 1
     assert "in explode\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "exit_code"), [(["serve", "--recipes", "closed/recipes"], 8), (["inspect", "closed/a.svc"], 5)]
+)
+def test_a_path_in_a_closed_folder_is_an_expected_error(
+    command: list[str],
+    exit_code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    """The error names the path, and it is no defect of svc."""
+    (tmp_path / "closed").mkdir(mode=0o600)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SVC_ENV", "production")
+    with permissions_hold():
+        assert main.run(command) == exit_code
+    shown = str(last_error(capsys)["error"])
+    assert command[-1] in shown and "Permission denied" in shown

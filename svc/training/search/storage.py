@@ -246,22 +246,22 @@ def _check_no_credentials(url: str, scheme: str, server: _Server) -> None:
 
 
 def _check_file(path: Path) -> None:
-    if path.is_dir():
-        raise StoragePathUnusable(f"{_FIELD}: dialect sqlite: {path} is a folder: name a file in it")
-    if not path.parent.is_dir():
-        raise StoragePathUnusable(f"{_FIELD}: dialect sqlite: the folder {path.parent} does not exist: make it first")
-    if not path.exists():  # SQLite creates the file when it is opened, and another process may be doing so now
-        if not os.access(path.parent, os.W_OK | os.X_OK):
-            raise StoragePathUnusable(f"{_FIELD}: dialect sqlite: the folder {path.parent} cannot be written")
-        return
     try:
+        if path.is_dir():
+            raise StoragePathUnusable(f"{_FIELD}: dialect sqlite: {path} is a folder: name a file in it")
+        if not (folder := path.parent).is_dir():
+            raise StoragePathUnusable(f"{_FIELD}: dialect sqlite: the folder {folder} does not exist: make it first")
+        if not path.exists():  # SQLite creates the file when it is opened, and another process may be doing so now
+            if not os.access(folder, os.W_OK | os.X_OK):
+                raise StoragePathUnusable(f"{_FIELD}: dialect sqlite: the folder {folder} cannot be written")
+            return
         connection = sqlite3.connect(path, timeout=60)
         try:
             connection.execute("BEGIN IMMEDIATE")  # takes the write lock, which fails for a file that is read-only
             connection.rollback()
         finally:
             connection.close()
-    except sqlite3.Error as error:
+    except (sqlite3.Error, PermissionError) as error:
         raise StoragePathUnusable(f"{_FIELD}: dialect sqlite: {path} cannot be used: {error}") from None
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from svc.errors import StoragePathUnusable
 from svc.training.search.storage import is_dead, locate, open_storage, own_identity, preflight
+from tests.privileges import permissions_hold
 
 
 def test_an_empty_path_means_memory(tmp_path: Path) -> None:
@@ -81,11 +82,14 @@ def test_a_missing_driver_names_its_extra(
 
 
 def test_files_that_cannot_be_databases_are_refused(tmp_path: Path) -> None:
-    """A folder, a file of another format, and a file in a missing folder are refused."""
+    """A folder, a file of another format, and a file in a missing or closed folder are refused."""
     (tmp_path / "text.db").write_text("no database, but long enough to be looked at " * 30)
     for path, reason in ((".", "is a folder"), ("text.db", "cannot be used"), ("no/where.db", "does not exist")):
         with pytest.raises(StoragePathUnusable, match=reason):
             preflight(path, tmp_path)
+    (tmp_path / "closed").mkdir(mode=0o600)
+    with permissions_hold(), pytest.raises(StoragePathUnusable, match=r"cannot be used: .*Permission denied"):
+        preflight("closed/a.db", tmp_path)
 
 
 @pytest.mark.integration
