@@ -14,7 +14,7 @@ from svc.model.model import Model
 from svc.model.recommenders.blend import BlendScorer
 from svc.model.recommenders.factors import FactorScorer
 from svc.training.fitting.algorithms.ials import MeanPriorIALSRecommender
-from svc.training.fitting.export import to_history, to_scorer
+from svc.training.fitting.export import AS_TRAINED, to_history, to_scorer
 from svc.training.fitting.train import train_epochs, train_trial
 from svc.training.fitting.trial import TrialRecord
 from svc.training.fitting.warm_start import WarmStart
@@ -82,7 +82,9 @@ def test_a_warm_start_trains_half_of_the_epochs(cold: int, warm: int) -> None:
     trial, builder = TrialRecord(0, NAME, {}, "complete", 0.1, {}, cold, 1.0), Mock(build=lambda *_: learner(matrix))
     scorer = train_trial(builder, trial, matrix, {}, start=start)
     assert isinstance(scorer, FactorScorer)
-    np.testing.assert_array_equal(scorer.index.factors, by_hand.get_item_embedding())
+    expected = to_scorer(by_hand, NAME, AS_TRAINED)
+    assert isinstance(expected, FactorScorer)
+    np.testing.assert_array_equal(scorer.index.factors, expected.index.factors)
 
 
 def test_a_blend_starts_from_the_vectors_of_its_ials() -> None:
