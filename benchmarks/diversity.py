@@ -8,6 +8,7 @@ user's ranking without diversity, over all items. Milliseconds of the processor,
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import time
 from collections.abc import Callable
@@ -68,6 +69,7 @@ def measure(scorer: Scorer, rng: np.random.Generator) -> tuple[float, float]:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     print("\n".join(origin()))
     rng = np.random.default_rng(5)
     print(f"{LIMIT} items of {POOL} candidates      arranging  ranking   ratio")

@@ -10,6 +10,7 @@ of users that a server makes when it loads a model.
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, get_args
@@ -82,6 +83,7 @@ def audiences(asked: Model, order: Order) -> Callable[[int], Any]:
 
 def main() -> None:
     """Print one line for each kind of model and question."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     print("\n".join(origin()))
     limit_blas_threads(1)
     for name, scorer in scorers(np.random.default_rng(0), FEW_USERS).items():

@@ -11,6 +11,7 @@ the same share for the same band, a score means the same in both.
 
 from __future__ import annotations
 
+import argparse
 from itertools import pairwise
 
 import numpy as np
@@ -60,6 +61,7 @@ def shares(found: np.ndarray, held_out: sps.csr_matrix) -> list[tuple[int, float
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     limit_blas_threads(1)
     fastprogress.NO_BAR = True
     rng = np.random.default_rng(0)
