@@ -185,7 +185,7 @@ class Verbs:
         if len(page.items) <= INLINE_ITEMS:
             encoded = encode()
         else:
-            encoded = await self._light.run(encode)
+            encoded = await self._thread(cost, body).run(encode)
         return EncodedAnswer(encoded, AnswerFacts.of(ranking, prepared))
 
     def _thread(self, cost: Cost, body: Body) -> WorkThread:

@@ -238,6 +238,30 @@ async def test_a_batch_waits_for_at_most_one_element_of_another_answer(monkeypat
     assert order.count("encode") == 21
 
 
+async def test_a_light_request_does_not_wait_for_the_answer_to_an_expensive_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An answer of 1,000 items with ten reasons each takes 0.1 s to encode."""
+    may_go_on, begun = threading.Event(), threading.Event()
+    encode_fields = verbs.encode_fields
+
+    def encode(page: Ranking, *arguments: Any) -> bytes:
+        if len(page.items) == 3:
+            begun.set()
+            assert may_go_on.wait(10)
+        return encode_fields(page, *arguments)
+
+    monkeypatch.setattr(verbs, "INLINE_ITEMS", 0)
+    monkeypatch.setattr(verbs, "encode_fields", encode)
+    async with serving() as (client, _), trio.open_nursery() as nursery:
+        nursery.start_soon(client.post, RECOMMEND, {"user_id": "u3", "limit": 3, "explain": 1})
+        await trio.to_thread.run_sync(begun.wait)
+        with trio.fail_after(5):
+            light = await client.post(RECOMMEND, {"user_id": "u3", "limit": 2})
+        may_go_on.set()
+    assert light.status == 200
+
+
 async def test_a_batch_pauses_while_a_single_request_is_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
     prepared: list[int] = []
     may_go_on, begun = threading.Event(), threading.Event()
