@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import random
 import re
 from functools import lru_cache
@@ -129,7 +130,7 @@ class Origins:
 
     def __init__(self, settings: Settings) -> None:
         self._any = "*" in settings.allowed_origins
-        self._allowed = frozenset(origin.encode() for origin in settings.allowed_origins)
+        self._allowed = frozenset(map(os.fsencode, settings.allowed_origins))
 
     def headers(self, origin: bytes | None) -> Headers:
         """Return the headers that let a page of `origin` read the answer, or () if `origin` is None or not allowed."""

@@ -75,7 +75,7 @@ async def test_requests_take_turns_by_key_only_if_keys_are_checked(has_keys: boo
 async def test_browsers_of_allowed_origins_may_call() -> None:
     """Only allowed origins get CORS headers, also on errors. A preflight needs no key."""
     keys = parse_api_keys(f"k:{hash_api_key(new_api_key())}")
-    settings = replace(Settings(), allowed_origins=("https://shop.test",))
+    settings = replace(Settings(), allowed_origins=("https://shop.test", "not UTF-8: \udcff"))
     async with serving(settings, keys) as (client, _):
         preflight = {"origin": "https://shop.test", "access-control-request-method": "POST"}
         allowed = await client.call("OPTIONS", RECOMMEND, headers=preflight)
