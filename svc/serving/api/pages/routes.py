@@ -6,9 +6,10 @@ pages load nothing from other hosts.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from typing import Any, TypeVar
 
@@ -124,7 +125,8 @@ def _url_map() -> QuartMap:
 
 def _handlers(state: ServerState) -> dict[str, Handler]:
     """Return the handlers by path. The paths are spelled as in the table of endpoints."""
-    described, searched, rendered, listed, compared, documented = (trio.CapacityLimiter(1) for _ in range(6))
+    described, searched, rendered, listed, documented = (trio.CapacityLimiter(1) for _ in range(5))
+    compared = defaultdict[str, trio.CapacityLimiter](partial(trio.CapacityLimiter, 1))  # by recipe: a store may hang
 
     async def details() -> Response:
         return _json(*state.registry.details(_asked().may_ask))
@@ -170,7 +172,7 @@ def _handlers(state: ServerState) -> dict[str, Handler]:
             raise unknown_recipe(name)
         with trio.move_on_after(LONGEST_LISTING_S):
             try:
-                history = await _in_thread(state.versions, name, limiter=compared)
+                history = await _in_thread(state.versions, name, limiter=compared[name])
             except LookupError:  # the recipe was removed meanwhile
                 raise unknown_recipe(name) from None
             except SvcError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -20,6 +21,7 @@ from svc.serving.api.authentication import hash_api_key, new_api_key, parse_api_
 from svc.serving.api.endpoint import Endpoint
 from svc.serving.api.endpoints import ENDPOINTS, SWAGGER_UI, VERBS
 from svc.serving.api.key_policies import KeyPolicies, parse_policies
+from svc.serving.api.pages import routes
 from svc.serving.api.pages.routes import INLINE_FILTER_CHARACTERS, TYPES
 from svc.serving.api.request import ServerState
 from svc.serving.models.item_lists import available_items
@@ -77,6 +79,23 @@ async def test_every_endpoint_logs_an_unknown_recipe(row: Endpoint) -> None:
     assert (answer.status, answer.json["code"]) == (404, "RECIPE_NOT_FOUND")
     told = [record["name"] for record in records if record["event"] == "recipe_not_found"]
     assert told == ["none"]
+
+
+async def test_a_store_that_hangs_delays_the_versions_of_its_own_recipe_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that waits for the store cannot be ended."""
+    released = threading.Event()
+
+    def versions(name: str) -> dict[str, Any]:
+        assert name == "plain" or released.wait(10)
+        return {"versioning": "append_sha", "versions": []}
+
+    monkeypatch.setattr(routes, "LONGEST_LISTING_S", 0.2)
+    async with serving() as (client, state):
+        state.versions = versions
+        hung = await client.get("/v1/recipes/movies/versions")
+        other = await client.get("/v1/recipes/plain/versions")
+        released.set()
+    assert (hung.status, other.status) == (503, 200)
 
 
 async def test_unknown_parameters_of_recipes_are_refused() -> None:
