@@ -143,6 +143,10 @@ class SqlSource:
         from sqlalchemy import text
 
         query, parameters = text(self._config.query), dict(self._config.query_parameters)
+        for name in sorted(query.compile().params.keys() - parameters.keys()):
+            raise DataSourceError(
+                f"query: query_parameters has no {name!r} for `:{name}`; write `\\:` for a plain colon"
+            )
         dialect.bound(connection, self._config.statement_timeout_seconds, max_rows)
         dialect.require_reading(connection, query, parameters)
         streaming = connection.execution_options(stream_results=True, max_row_buffer=self._chunk_rows)

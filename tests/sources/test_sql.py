@@ -66,8 +66,11 @@ def test_rows_have_natural_types(make: Any, dsn: str) -> None:
 
 
 def test_parameters_are_bound(make: Any, dsn: str) -> None:
-    """A value that looks like SQL stays a value."""
+    """A value that looks like SQL stays a value. A colon that begins no parameter needs a backslash."""
     query = "SELECT user_id FROM svc_ratings WHERE item_id = :item"
+    with pytest.raises(DataSourceError, match=r"query_parameters has no '15' for `:15`; write `\\:`"):
+        sql(make, dsn, "SELECT 'at :15' AS user_id").fetch()
+    assert sql(make, dsn, "SELECT 'at \\:15' AS user_id").fetch()["user_id"].to_list() == ["at :15"]
     assert len(sql(make, dsn, query, query_parameters={"item": "a"}).fetch()) == 1
     assert len(sql(make, dsn, query, query_parameters={"item": "' OR 1=1 --"}).fetch()) == 0
 
