@@ -64,8 +64,8 @@ def _time_unit(frame: pd.DataFrame, interactions: Interactions, schema: Interact
         return
     if interactions.times is None:
         check_unused_times(frame, schema)
-    message = odd_years(frame[schema.time_column], schema.time_unit)
-    if message is not None:
+    message = schema.time_unit and odd_years(frame[schema.time_column], schema.time_unit)
+    if message:
         yield Doubt("time_unit_doubtful", "schema.time_unit", message)
 
 

@@ -21,9 +21,9 @@ from svc.training.data.times import (
     blank_ids,
     from_reference,
     future_times,
+    odd_years,
     reference_time,
     to_nanoseconds,
-    unit_of,
 )
 from svc.training.data.weights import (
     Codes,
@@ -388,9 +388,10 @@ def _times(frame: pd.DataFrame, schema: InteractionSchema) -> Times:
     assert schema.time_column is not None, "the recipe asks for time_column wherever times are used"
     column = frame[schema.time_column]
     if pd.api.types.is_numeric_dtype(column.dtype) and schema.time_unit is None:
+        near = odd_years(column, None)
         raise TimeUnitRequired(
             f"schema.time_column {schema.time_column!r} holds numbers: say what they count in schema.time_unit "
-            f"(s, ms, us or ns{unit_of(column)}), or in Python as svc.train(..., time_unit=...)."
+            f"(s, ms, us or ns{f'; {near}' if near else ''}), or in Python as svc.train(..., time_unit=...)."
         )
     return to_nanoseconds(column, schema.time_unit)
 

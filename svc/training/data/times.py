@@ -45,6 +45,8 @@ def to_nanoseconds(column: pd.Series, unit: str | None, weights: Weights | None 
         return _from_categories(column, unit)
     if pd.api.types.is_datetime64_any_dtype(column.dtype):
         return _from_dates(column)
+    if pd.api.types.is_timedelta64_dtype(column.dtype):
+        return np.full(len(column), BAD_TIME)
     return _from_text(column, unit, np.ones(len(column)) if weights is None else weights)
 
 
@@ -166,22 +168,17 @@ def _first_value(column: pd.Series, mask: NDArray[np.bool_], name: str, position
 
 
 def odd_years(column: pd.Series, unit: str | None) -> str | None:
-    """Return a warning if the first time is a number that lies between 1990 and 2100 in another unit but not in `unit`.
+    """Return a note if the first time is a number that lies between 1990 and 2100 in another unit than `unit`.
 
-    Return None otherwise, or if `unit` is None.
+    Return None if it also lies there in `unit`, or lies there in no unit.
     """
-    times = column.dropna()
-    fitting = [] if unit is None or times.empty else _fitting_units(times.iloc[0])
+    first = next(iter(column.dropna()), None)
+    fitting = _fitting_units(first)
     if not fitting or unit in fitting:
         return None
-    return f"{times.iloc[0]} is far from today when it counts {unit}{_unit_hint(times.iloc[0])}"
-
-
-def unit_of(column: pd.Series) -> str:
-    """Return a note with the unit in which the first value lies between 1990 and 2100, or an empty text if none."""
-    numbers = column.dropna()
-    fitting = [] if numbers.empty else _fitting_units(numbers.iloc[0])
-    return f"; {numbers.iloc[0]} is a time near today in {fitting[0]}" if fitting else ""
+    if unit is None:
+        return f"{first} is a time near today in {fitting[0]}"
+    return f"{first} is far from today when it counts {unit}{_unit_hint(first)}"
 
 
 def looks_like_time(value: float) -> bool:

@@ -86,6 +86,8 @@ def test_unreadable_dates_and_blank_ids_are_shown() -> None:
     """The message has the column, a value and its row."""
     message = refusal(frame(["a", "b"], ["x", "y"], ["31/12/2024"] * 2), time_unit=None)
     assert "'31/12/2024' in data row 1, which is no ISO 8601 date" in message
+    data = frame(["a", "b"], ["x", "y"], pd.to_timedelta([1, 2], unit="D").to_list())
+    assert "holds '1 days 00:00:00' in data row 1, which is not a time in s" in refusal(data, time_unit="s")
     assert "'u' is blank in 2 rows (first: data row 1)" in refusal(frame([None, " "], ["x", "y"]))
 
 
