@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -170,3 +172,129 @@ def test_the_schema_has_the_limits_of_every_field() -> None:
                 if (limits := limits_in(facts)) and interval(limits) != "[1, 1024]":
                     found.setdefault(block, {})[field] = interval(limits)
     assert found == LIMITS
+
+
+OF_RECIPES = {
+    "<= 16": "Serving.boosts Serving.pins",
+    "<= 4": "Serving.limits",
+    "> 0": (
+        "Availability.max_stale_seconds Cleansing.event_weights MaxChange.n_items MaxChange.n_rows "
+        "MaxChange.n_users Training.per_trial_timeout_seconds Training.timeout_seconds"
+    ),
+    "> 0 < 1": "Split.heldout_ratio",
+    "> 0 <= 1": "Split.test_user_ratio",
+    "> 0 <= 60,000": "Training.max_rank_ms",
+    ">= -1": "Guardrail.min_relative_change Promotion.min_relative_change",
+    ">= 0": "CostGuardrail.max_relative_change Training.per_algorithm_trials",
+    ">= 0 < 1": "Split.test",
+    ">= 0 < 4,294,967,296": "Split.seed Training.seed",
+    ">= 0 <= 1": "NewItems.max_share NewItems.min_share Rehearsal.min_known_users Serving.diversity",
+    ">= 0 <= 1,000": "SourceSpec.header",
+    ">= 0 <= 5": "Training.recency",
+    ">= 0 <= 999": "ServingPin.position",
+    ">= 0.1 <= 10": "ServingBoost.factor",
+    ">= 0.5 <= 0.999": "Promotion.confidence",
+    ">= 1": (
+        "Cleansing.min_items Cleansing.min_rows Cleansing.min_users FeatureColumn.min_frequency "
+        "FeatureColumn.min_items FeatureSide.columns Output.keep Promotion.against Training.algorithms "
+        "Training.n_trials Training.sample_users algorithms"
+    ),
+    ">= 1 <= 1,000": "ServingLimit.max",
+    ">= 1 <= 1,000,000": "Training.cutoff",
+    ">= 1 <= 1,024": (
+        "Availability.id_column FeatureColumn.name FeatureSide.id_column FilterField.name "
+        "InteractionSchema.event_column InteractionSchema.item_column InteractionSchema.time_column "
+        "InteractionSchema.user_column InteractionSchema.weight_column ItemMetadata.fields "
+        "ItemMetadata.id_column Output.path ServingLimit.field ServingPin.item_id SourceSpec.path "
+        "SourceSpec.project SourceSpec.type"
+    ),
+    ">= 1 <= 100,000": "NewItems.max_items",
+    ">= 1 <= 200,000": "SourceSpec.query",
+    ">= 1 <= 256": "Training.parallelism",
+    ">= 1 <= 32,768": "FeatureColumn.max_words",
+    ">= 1 <= 4,096": "FeatureColumn.dimensions",
+    ">= 1 <= 600": "SourceSpec.connect_timeout_seconds",
+    ">= 1 <= 8": "FeatureColumn.delimiter FilterField.delimiter",
+    ">= 1 <= 86,400": "SourceSpec.statement_timeout_seconds",
+    ">= 5 <= 86,400": "Availability.refresh_seconds NewItems.refresh_seconds",
+}
+OF_REQUESTS = {
+    "<= 1,000": (
+        "RecommendRequest.dislikes RecommendRequest.exclude_items RecommendRequest.history "
+        "RecommendRequest.include_items RecommendRequest.shown RecommendRequest.user_features "
+        "RelatedRequest.exclude_items RelatedRequest.include_items RelatedRequest.item_features "
+        "RelatedRequest.user_features UsersRequest.exclude_users UsersRequest.include_users "
+        "UsersRequest.item_features"
+    ),
+    "<= 16": "RecommendRequest.boosts RecommendRequest.pins RelatedRequest.boosts RelatedRequest.pins",
+    "<= 4": "RecommendRequest.limits RelatedRequest.limits",
+    "<= 4,096": (
+        "RecommendRequest.user_features RelatedRequest.item_features RelatedRequest.user_features "
+        "UsersRequest.item_features"
+    ),
+    "<= 8,192": (
+        "RecommendRequest.user_features RelatedRequest.item_features RelatedRequest.user_features "
+        "UsersRequest.item_features"
+    ),
+    "> 0 <= 1,000": "history.weight",
+    ">= 0 < 1,000": "PinAsked.position RecommendRequest.offset RelatedRequest.offset UsersRequest.offset",
+    ">= 0 <= 1": (
+        "RecommendRequest.diversity RecommendRequest.rotation RecommendRequest.shuffle RelatedRequest.diversity"
+    ),
+    ">= 0 <= 1,000": "UsersRequest.min_history",
+    ">= 0 <= 10": "dislikes.weight",
+    ">= 0.1 <= 10": "BoostAsked.factor",
+    ">= 1 <= 1,000": "LimitAsked.max RecommendRequest.limit RelatedRequest.limit UsersRequest.limit",
+    ">= 1 <= 10": "RecommendRequest.explain RelatedRequest.explain",
+    ">= 1 <= 100": "RelatedRequest.seed_items shown.times",
+    ">= 1 <= 256": (
+        "LimitAsked.field PinAsked.item_id RecommendBatch.requests RecommendRequest.dislikes "
+        "RecommendRequest.exclude_items RecommendRequest.history RecommendRequest.include_items "
+        "RecommendRequest.shown RecommendRequest.user_features RecommendRequest.user_id RelatedBatch.requests "
+        "RelatedRequest.exclude_items RelatedRequest.include_items RelatedRequest.item_features "
+        "RelatedRequest.seed_items RelatedRequest.user_features UsersRequest.exclude_users "
+        "UsersRequest.include_users UsersRequest.item_features UsersRequest.item_id dislikes.item_id "
+        "history.item_id shown.item_id"
+    ),
+    ">= 1 <= 64": "RecommendRequest.seed",
+}
+SIGNS = {
+    **dict.fromkeys(("minimum", "minLength", "minItems"), ">="),
+    "exclusiveMinimum": ">",
+    **dict.fromkeys(("maximum", "maxLength", "maxItems"), "<="),
+    "exclusiveMaximum": "<",
+}
+
+
+def bounds_of(schema: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
+    """Yield the bounds of each property in a JSON Schema, and its name with that of its object."""
+    if isinstance(schema, list):
+        for part in schema:
+            yield from bounds_of(part, path)
+    elif isinstance(schema, dict):
+        numbers = {key: f"{schema[key]:,}" for key in SIGNS if isinstance(schema.get(key), int | float)}
+        own = [f"{SIGNS[key]} {number.removesuffix('.0')}" for key, number in numbers.items()]
+        if own:
+            yield " ".join(own), ".".join(path[-2:])
+        for key, part in schema.items():
+            if key in ("properties", "$defs"):
+                for name, described in part.items():
+                    yield from bounds_of(described, (*path, name))
+            elif key not in ("default", "enum", "const", "examples"):
+                yield from bounds_of(part, path)
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        (json_schema(), OF_RECIPES),
+        ({"$defs": document(__version__, has_keys=True, has_metrics=True)["components"]["schemas"]}, OF_REQUESTS),
+    ],
+    ids=["recipes", "requests"],
+)
+def test_numbers_texts_and_lists_have_the_specified_bounds(schema: dict[str, Any], expected: dict[str, str]) -> None:
+    """A changed bound refuses recipes or requests that were valid before, or accepts what no test covers."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for bounds, name in bounds_of(schema):
+        found[bounds].add(name)
+    assert found == {bounds: set(names.split()) for bounds, names in expected.items()}
