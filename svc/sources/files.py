@@ -241,7 +241,10 @@ def _open(location: Location, sha256: str | None, context: SourceContext, part: 
         with path.open("rb") as file:
             if part == "all" and (sha256 is not None or records_digests()):
                 _check(_digest(file), sha256, str(path))
-            yield DataFile(file, str(path), os.fstat(file.fileno()).st_size, None)
+            size = os.fstat(file.fileno()).st_size
+            yield DataFile(file, str(path), size, None)
+            if os.fstat(file.fileno()).st_size < size:
+                raise DataSourceError(f"{path} was cut while it was read")
 
 
 def _fetch(location: Location, sha256: str | None, context: SourceContext, file: BinaryIO, part: Part) -> DataFile:

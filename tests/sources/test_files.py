@@ -72,6 +72,16 @@ def test_only_regular_files_are_opened(context: SourceContext, tmp_path: Path) -
             raise AssertionError("it was opened")
 
 
+def test_a_file_that_shrinks_while_it_is_read_is_refused(make: Any, tmp_path: Path) -> None:
+    """Without this, a table that another program writes anew would be read as a part of itself."""
+    path = tmp_path / "a.csv"
+    path.write_text("user_id,item_id\n" + "u,i\n" * 10)
+    half = len("user_id,item_id\n" + "u,i\n" * 5)
+    with pytest.raises(DataSourceError, match=r"a\.csv was cut while it was read"):
+        make("csv", path="a.csv", progress=lambda _: os.truncate(path, half)).fetch()
+    assert len(make("csv", path="a.csv").fetch()) == 5
+
+
 def test_bytes_in_memory_are_opened_as_a_file(context: SourceContext) -> None:
     """Small objects of a store are opened this way."""
     with in_memory(lambda: b"abc", "s3://bucket/a") as found:
