@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from os.path import realpath
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -265,6 +266,10 @@ def _open(
     from svc.model.ranking.new_items import ids_with
 
     recipe, variables = load(Path(source), env_var, settings, for_serving=True)
+    for where, spec in recipe.recipe.sources().items():
+        path = recipe.base_dir / str(spec.options.get("path", ""))
+        if "://" not in request.output and realpath(path) == realpath(request.output):
+            raise UsageError(f"--output: {request.output} is the {where} of the recipe: name another file")
     if request.to_users and not recipe.recipe.serving.users:
         raise UsersNotServed
     opened = open_artifact(recipe.output_uri, verifying_keys(settings, unsigned=unsigned), settings)

@@ -78,6 +78,17 @@ def make(tmp_path: Path) -> Any:
     return load
 
 
+def test_a_table_of_the_recipe_is_not_overwritten(make: Any, capsys: Any, tmp_path: Path) -> None:
+    """The paths are compared after links, because the recipe and the command start at other folders."""
+    make(None)
+    (tmp_path / "link.csv").symlink_to("items.csv")
+    before = (tmp_path / "items.csv").read_bytes()
+    for name in ("items.csv", "link.csv"):
+        assert run(["recommend", str(tmp_path / "shop.yaml"), "--output", str(tmp_path / name)]) == 2
+        assert "is the item_metadata.source of the recipe" in capsys.readouterr().err
+    assert (tmp_path / "items.csv").read_bytes() == before
+
+
 def names(found: Any) -> list[str]:
     return [ITEMS.at(column) for column in found.columns().tolist()]
 
