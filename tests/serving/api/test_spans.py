@@ -176,13 +176,13 @@ class Flaky:
 
     def __init__(self) -> None:
         self.fails = True
-        self.words: LastMessages | None = None
+        self.is_open = True
 
     def export(self, batch: Sequence[ReadableSpan]) -> SpanExportResult:
         return SpanExportResult.FAILURE if self.fails else SpanExportResult.SUCCESS
 
     def shutdown(self) -> None:
-        """Do nothing, because nothing is open."""
+        self.is_open = False
 
 
 def test_failed_exports_are_logged_once() -> None:
@@ -197,6 +197,8 @@ def test_failed_exports_are_logged_once() -> None:
     failed, resumed = events.SPANS_EXPORT_FAILED.name, events.SPANS_EXPORT_RESUMED.name
     assert [record["event"] for record in records] == [failed, resumed, failed]
     assert records[1]["lost"] == 4
+    exporter.shutdown()
+    assert not flaky.is_open
 
 
 def test_an_invalid_variable_of_opentelemetry_is_a_configuration_error(monkeypatch: pytest.MonkeyPatch) -> None:

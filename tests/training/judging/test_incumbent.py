@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 
 from svc.artifact.keys import development_keys
-from svc.errors import DataChangedTooMuch
+from svc.errors import DataChangedTooMuch, VersionSkew
+from svc.model.codec import encode
 from svc.recipe.algorithms import BLEND
 from svc.recipe.schema import MaxChange
 from svc.settings import Settings
 from svc.training.judging import incumbent
 from svc.training.judging.comparison import live_model
-from svc.training.judging.incumbent import Unfit, check_data_change, trainable
+from svc.training.judging.incumbent import Incumbent, Unfit, check_data_change, trainable
+from tests.serving import artifacts
 from tests.training.runs import OUTPUT, Log, Make, features_of, header, run, task_of, training, write_tastes
 
 LEARNS_BY_HEART = {"TruncatedSVD": {"n_components": [59, 59], "weighting": ["NONE"]}}
@@ -78,6 +80,15 @@ def test_a_store_that_cannot_read_the_live_model_stops_the_run(make_recipe: Make
     assert run(loaded).exit_code == 5
     assert log[-1]["event"] == "train_error"
     assert "incumbent_not_comparable" not in {record["event"] for record in log}
+
+
+def test_a_live_model_of_another_irspack_is_scored_only_with_leave() -> None:
+    """SVC_ALLOW_VERSION_SKEW gives leave, as on a server."""
+    head = artifacts.header(irspack_version="0.4.1", best_class="IALSRecommender")
+    live = Incumbent(head, "0" * 64, memoryview(b"".join(encode(artifacts.popularity_model()))))
+    with pytest.raises(VersionSkew):
+        live.model(Settings())
+    assert live.model(Settings(allow_version_skew=True)).scorer.n_items
 
 
 def test_the_bounds_of_a_data_change_are_not_in_the_recipe_hash(make_recipe: Make) -> None:
