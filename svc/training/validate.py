@@ -128,6 +128,9 @@ def _row_warnings(recipe: Recipe, items: set[str], frame: pandas.DataFrame) -> l
     if interactions.n_unusable == len(frame) > 0:
         raise MinDataViolation(unusable)
     warnings = [unusable] if interactions.n_unusable > MANY * len(frame) else []
+    if len(frame) and not len(interactions):
+        dropped = ", ".join(f"{count} as {reason}" for reason, count in interactions.dropped.items() if count)
+        warnings.append(f"none {first} is a choice, because they are dropped: {dropped}")
     if interactions.future is not None:
         warnings.append(f"{interactions.future.count} {first} have a time in the future: {interactions.future.detail}")
     warnings += [warning.message for warning in doubts(frame, interactions, recipe)]

@@ -92,3 +92,16 @@ def test_future_rows_cause_a_warning_before_a_training(make_recipe: Make, tmp_pa
     details = "\n".join(check.detail for check in validate(recipe, Settings(), {}) if check.name == "source")
     assert "warning: 1 of the first 3 rows" in details
     assert "'ts' holds '4070908800' in data row 2" in details
+
+
+def test_first_rows_without_a_choice_cause_a_warning(make_recipe: Make, tmp_path: Path) -> None:
+    """The reason is named, such as a misspelt event, which a training would report after it has read all rows."""
+    ratings = tmp_path / "events.csv"
+    ratings.write_text("user_id,item_id,ts,event\na,x,1600000000,Buy\na,y,1600000001,Buy\n", encoding="utf-8")
+    schema = {"user_column": "user_id", "item_column": "item_id", "event_column": "event"}
+    training = {"algorithms": ["TopPop"], "split": {"scheme": "random"}}
+    cleansing = {"event_weights": {"buy": 2}}
+    recipe = make_recipe(ratings=ratings, schema=schema, cleansing=cleansing, training=training)
+    details = [check.detail for check in validate(recipe, Settings(), {}) if check.name == "source"]
+    reason = "because they are dropped: 2 as unlisted_events"
+    assert f"warning: none of the first 2 rows is a choice, {reason}" in details
