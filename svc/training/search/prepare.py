@@ -29,7 +29,7 @@ from svc.training.fitting.train import Builder, Threads, how_many_fit
 from svc.training.judging.evaluator import Evaluator, Evaluators
 from svc.training.judging.recency import HistoryOrder
 from svc.training.judging.task import Holdout, Task
-from svc.training.search.budget import TrialPlan, plan_trials
+from svc.training.search.budget import ALGORITHM, TrialPlan, plan_trials
 from svc.training.search.fork_server import ForkServer
 from svc.training.search.loop import Search
 from svc.training.search.objective import TrialObjective
@@ -254,15 +254,17 @@ def _check_same_data(study: optuna.Study, task: Task) -> None:
     """Raise TrainingError if the scores of the study's trials cannot be compared with those of this search.
 
     This is so if the data, the features, or choices of the recipe that affect scores differ, such as split, metric and
-    cutoff. A new study stores a fingerprint of all of these.
+    cutoff. A new study stores a fingerprint of all of these. It is also so if a trial is of an algorithm that is not in
+    the recipe: this trial could win.
     """
     fingerprint = _fingerprint(task)
     of_study = study.user_attrs.get(_FINGERPRINT)
     if of_study is None:
         study.set_user_attr(_FINGERPRINT, fingerprint)
-    elif of_study != fingerprint:
+    tried = {trial.user_attrs.get(ALGORITHM) for trial in study.get_trials(deepcopy=False)}
+    if of_study not in (None, fingerprint) or tried - {None, *task.loaded.recipe.training.algorithms}:
         raise TrainingError(
-            f"the study {study.study_name} was made with other data, split, metric, cutoff or features, so its scores "
+            f"the study {study.study_name} has other data, split, metric, cutoff, features or algorithms, so scores "
             "cannot be compared: choose another --run-id"
         )
 

@@ -20,11 +20,12 @@ def test_a_study_of_other_data_or_choices_is_not_continued(
 ) -> None:
     """Scores on other data or by other choices are not comparable. The message suggests another run id.
 
-    The number of trials and the seed of the search do not change scores.
+    The number of trials, the seed of the search and further algorithms do not change scores.
     """
     split, base = SPLIT, training("TopPop", storage_path="s.db")
     assert run(make_recipe(training=base), search_only=True).exit_code == 0
     for change in (
+        {"algorithms": ["CosineKNN"]},
         {"metric": "map"},
         {"cutoff": 6},
         {"recency": 0.5},
@@ -38,7 +39,7 @@ def test_a_study_of_other_data_or_choices_is_not_continued(
     other = make_ratings("other.csv", seed=9)
     assert run(make_recipe(ratings=other, training=base), search_only=True).exit_code == 4
     assert "--run-id" in last(log)["error"]
-    for change in ({"n_trials": 3}, {"seed": 7}):
+    for change in ({"n_trials": 3}, {"seed": 7}, {"algorithms": ["TopPop", "CosineKNN"], "n_trials": 4}):
         assert run(make_recipe(training={**base, **change}), search_only=True).exit_code == 0, change
 
 
