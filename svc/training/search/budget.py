@@ -65,16 +65,9 @@ class TrialPlan:
         Each algorithm first gets one trial. Then an algorithm with n parameters gets n trials for each trial of an
         algorithm with one parameter, because most trials change a single parameter.
         """
-        turns = [
-            (number / self._n_tuned(name), name, number)
-            for name, share in self.shares.items()
-            for number in range(share)
-        ]
-        turns.sort(key=lambda turn: turn[0])
-        if number >= len(turns):
-            return None
-        _, name, trial_of_algorithm = turns[number]
-        return name, trial_of_algorithm
+        slots = [(name, position) for name, share in self.shares.items() for position in range(share)]
+        slots.sort(key=lambda slot: slot[1] / self._n_tuned(slot[0]))
+        return slots[number] if number < len(slots) else None
 
     def _n_tuned(self, name: str) -> int:
         return max(1, self.n_parameters.get(name, 1))
@@ -106,28 +99,21 @@ class TrialPlan:
             and best < (_CLOSE if _has_stalled(courses[name], self._n_tuned(name) + 1) else _CLEARLY) * top
         )
 
-    def most_remaining(self, trials: Iterable[FrozenTrial]) -> str:
+    def most_remaining(self, trials: Sequence[FrozenTrial]) -> str:
         """Return the algorithm that is furthest below its number of trials in `shares`.
 
         This algorithm gets the trials that replace abandoned ones.
         """
-        used = dict.fromkeys(self.shares, 0)
-        for trial in trials:
-            name = trial.user_attrs.get(ALGORITHM)
-            if name in used and uses_budget(trial):
-                used[name] += 1
-        return max(self.shares, key=lambda name: self.shares[name] - used[name])
+        return max(self.shares, key=lambda name: self.shares[name] - self.n_taken(trials, name))
 
 
 def _course(trials: Iterable[FrozenTrial], name: str) -> list[float]:
     """Return the scores of the finished trials of algorithm `name` in order of trial number, −inf if pruned."""
-    finished = [
-        trial
-        for trial in trials
+    return [
+        trial.value or 0.0 if trial.state is TrialState.COMPLETE else -math.inf
+        for trial in sorted(trials, key=lambda trial: trial.number)
         if trial.user_attrs.get(ALGORITHM) == name and trial.state in (TrialState.COMPLETE, TrialState.PRUNED)
     ]
-    finished.sort(key=lambda trial: trial.number)
-    return [trial.value or 0.0 if trial.state is TrialState.COMPLETE else -math.inf for trial in finished]
 
 
 def _has_stalled(course: Sequence[float], n_trials: int) -> bool:
