@@ -16,6 +16,7 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -78,7 +79,8 @@ class Forked:
 
     def send_signal(self, number: signal.Signals) -> None:
         if self.returncode is None:
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):  # it may end meanwhile
+                os.kill(self.pid, number)
 
     def communicate(self, timeout: float | None = None) -> tuple[None, str]:
         """Wait for the end. Returns the rest of standard error in second place."""

@@ -24,7 +24,7 @@ QUESTIONS = {
     "Application.late_s",
     "Application.is_leaving",
     "Registry.get",
-    "Registry.require",
+    "Registry.require_served",
     "Entry.require_fresh",
     "Lane.wait_s",
     "Lane.expected_wait_s",

@@ -41,6 +41,9 @@ _ELEMENTS = {
 _BELOW_RECIPE = re.compile(r"/v1/recipes/[A-Za-z0-9_-]{1,64}[:/](.+)", re.DOTALL)
 
 
+NO_HINT = "unknown field; the API reference lists the valid fields"
+
+
 def unknown_field(name: object, fields: Collection[str]) -> str:
     """Return the message for an unknown field of the body. The message never repeats text of the client."""
     text = str(name)[:64].lower()
@@ -53,7 +56,7 @@ def unknown_field(name: object, fields: Collection[str]) -> str:
     for wanted, verb in _OTHER_VERBS.items():
         if _OTHER_NAMES.get(text, text) == wanted and "limit" in fields:
             return f"unknown field of this verb; {verb} takes {wanted}"
-    return "unknown field; the API reference lists the valid fields"
+    return NO_HINT
 
 
 def unknown_parameter(name: str, parameters: Collection[str]) -> str:

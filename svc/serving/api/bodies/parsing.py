@@ -97,8 +97,8 @@ def validation_error(
     """Return the ValidationFailed for an error of pydantic, with the first `most` errors.
 
     `subject` is the name of the validated text in the message, and `where` the first part of each location. The message
-    contains no values of the request, and long names are cut. Missing fields come last, because a misspelt name, which
-    has a hint, may be the cause.
+    contains no values of the request, and long names are cut. Missing fields come after misspelt names, which have a
+    hint and may be the cause, and before other unknown names.
     """
     details = error.errors(include_url=False, include_context=False)
     details.sort(key=lambda item: item["type"] == "missing")
@@ -106,6 +106,7 @@ def validation_error(
         {"loc": [where, *map(_shown, item["loc"])], "msg": _message_of(item, schema), "type": item["type"]}
         for item in details[:most]
     ]
+    errors.sort(key=lambda error: error["msg"] == hints.NO_HINT)
     return _with_first(subject, errors)
 
 
