@@ -222,7 +222,7 @@ def search_weights_again(task: SearchTask, trial: TrialRecord) -> TrialRecord:
         for part in trial.parts
     ]
     scorers = [
-        task.objective.quick_scores(scorer, part.params).at(part.recency)
+        task.objective.quick_scores(scorer, part.params)(part.recency)
         for scorer, part in zip(trained, trial.parts, strict=True)
     ]
     weights = WeightSearch(holdout.evaluators.sample, scorers, task).best()

@@ -133,7 +133,7 @@ class _BlendTrainer:
             for part, trial in zip(trained, trials, strict=True)
             if trial.algorithm != TOP_POP
         ]
-        self._popular = [self._objective.quick_scores(part, {}).at(0.0) for part in trained[len(self._histories) :]]
+        self._popular = [self._objective.quick_scores(part, {})(0.0) for part in trained[len(self._histories) :]]
 
     def best(self, number: int, shared: Params) -> TrialRecord:
         """Return the blend that wins on the sample as a trial with this `number`, not yet scored on all users.
@@ -173,7 +173,7 @@ class _BlendTrainer:
 
     def _scorers(self, recency: float) -> list[ScoresOfUsers]:
         """Return the scorers of all parts."""
-        return [part.at(recency) for part in self._histories] + self._popular
+        return [scores(recency) for scores in self._histories] + self._popular
 
     def _record(self, recency: float, tenths: Weights, number: int, shared: Params) -> TrialRecord:
         positions = _with_weight(tenths)

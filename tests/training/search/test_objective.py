@@ -12,8 +12,10 @@ from irspack.recommenders import CosineKNNRecommender, DenseSLIMRecommender, IAL
 from svc.training.data.weights import weigh_rows
 from svc.training.fitting.algorithms.truncated_svd import WeightedSVDRecommender
 from svc.training.fitting.export import to_scorer
-from svc.training.fitting.train import train_trial
-from svc.training.search.objective import QuickScores, TrialObjective, standardize_scores, weighted_sum
+from svc.training.fitting.train import Matrices, train_trial
+from svc.training.judging.recency import HistoryOrder
+from svc.training.judging.task import Holdout
+from svc.training.search.objective import TrialObjective, standardize_scores, weighted_sum
 from tests.training.judging.test_task import BUILDER, TRIALS, problem
 
 
@@ -22,10 +24,10 @@ from tests.training.judging.test_task import BUILDER, TRIALS, problem
 def test_scores_of_the_search_agree_with_those_of_the_served_model(name: str, repeats: bool) -> None:
     """The scores agree up to float32, because they only compare trials."""
     judged, holdout = TRIALS[name], problem(repeats=repeats)
-    objective = TrialObjective(BUILDER, holdout)
+    search = TrialObjective(BUILDER, holdout)
     trained = train_trial(BUILDER, judged, holdout.train, {}, holdout.times)
-    scores = objective.quick_scores(trained, judged.params).at(judged.recency)
-    quick = holdout.evaluators.full.evaluate(objective.quick_ranker(scores))
+    scores = search.quick_scores(trained, judged.params)(judged.recency)
+    quick = holdout.evaluators.full.evaluate(search.quick_ranker(scores))
     served = holdout.evaluators.full.evaluate(holdout.ranker_of(trained, judged))
     assert quick.metrics["ndcg"] == pytest.approx(served.metrics["ndcg"], abs=1e-3)
 
@@ -36,6 +38,12 @@ MATRIX = sps.csr_matrix((RNG.random((N_USERS, N_ITEMS)) < 0.3) * RNG.choice([1.0
 POSITIONS = sps.csr_matrix((RNG.integers(0, 6, MATRIX.nnz), MATRIX.indices, MATRIX.indptr), shape=MATRIX.shape)
 ROWS = np.array([1, 4, 5, 33])
 IALS = {"n_components": 4, "alpha0": 0.2, "reg": 0.1, "train_epochs": 2, "n_threads": 1, "solver_type": "CHOLESKY"}
+
+
+def objective(features: Matrices) -> TrialObjective:
+    """Return the objective of a search on MATRIX, whose held-out items play no part in scores."""
+    evaluators = problem(repeats=False).evaluators
+    return TrialObjective(BUILDER, Holdout(MATRIX, evaluators, features, order=HistoryOrder(POSITIONS)))
 
 
 @pytest.mark.parametrize("recency", [0.0, 0.4])
@@ -53,16 +61,16 @@ def test_a_history_is_scored_as_a_cold_user_with_its_weights(
 ) -> None:
     """irspack scores a new user with these weights."""
     recommender = recommender_class(MATRIX, **options).learn()
-    scores = QuickScores(to_scorer(recommender, name), MATRIX, POSITIONS, None)
+    scores = objective({}).quick_scores(to_scorer(recommender, name), {})
     expected = recommender.get_score_cold_user(weigh_rows(MATRIX, POSITIONS, recency)[ROWS])
-    np.testing.assert_allclose(scores.at(recency)(ROWS), expected, atol=1e-5 * np.abs(expected).max())
+    np.testing.assert_allclose(scores(recency)(ROWS), expected, atol=1e-5 * np.abs(expected).max())
 
 
 def test_features_of_the_users_are_their_prior() -> None:
     """Scores equal those of irspack for cold users with these features and histories."""
     features = sps.csr_matrix(RNG.random((N_USERS, 3)).astype(np.float32))
     recommender = IALSRecommender(MATRIX, user_features=features, lambda_user_feature=5.0, **IALS).learn()
-    found = QuickScores(to_scorer(recommender, "IALSRecommender"), MATRIX, POSITIONS, features).at(0.4)(ROWS)
+    found = objective({"user": features}).quick_scores(to_scorer(recommender, "IALSRecommender"), {})(0.4)(ROWS)
     histories = weigh_rows(MATRIX, POSITIONS, 0.4)[ROWS]
     embedding = recommender.compute_user_embedding(histories, features[ROWS])
     expected = recommender.get_score_from_user_embedding(embedding)
