@@ -18,8 +18,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
@@ -70,8 +68,8 @@ class Search:
 
     A `quiet` search logs no event for a finished trial. A `verbose` search also logs the parameters of each trial.
 
-    The search keeps the scores of complete trials for each user, (users,), in `by_user`, up to a limit of memory (see
-    `drop_worst_scores`).
+    The search keeps the scores of complete trials for each user, (users,), in `sampler.by_user`, up to a limit of
+    memory (see `drop_worst_scores`).
     """
 
     study: Study
@@ -84,7 +82,6 @@ class Search:
     per_trial_timeout_s: float | None = None
     max_rank_ms: float | None = None
     at_once: Mapping[str, int] = field(default_factory=dict)
-    by_user: dict[int, NDArray[np.float64]] = field(default_factory=dict)
     quiet: bool = False
     verbose: bool = False
     _identity: str = field(default_factory=own_identity)
@@ -119,7 +116,7 @@ class Search:
             time.monotonic() - started,
             self._n_orphaned,
             self.workers.count,
-            self.by_user,
+            self.sampler.by_user,
         )
 
     @property
@@ -263,7 +260,7 @@ class Search:
             self._tell(attempt, TrialState.PRUNED)
             return
         if fitted.by_user is not None:
-            self.by_user[attempt.task.number] = fitted.by_user
+            self.sampler.by_user[attempt.task.number] = fitted.by_user
         self._tell(attempt, TrialState.COMPLETE, score)
 
     def _fail(self, attempt: _Attempt, error: str) -> None:
@@ -314,7 +311,7 @@ class Search:
     def _tell(self, attempt: _Attempt, state: TrialState, score: float | None = None) -> None:
         self.study.tell(attempt.trial, score, state=state, skip_if_finished=True)
         result = SearchResult(trials.records(self._trials()), 0.0, 0)
-        trials.drop_worst_scores(self.by_user, result)
+        trials.drop_worst_scores(self.sampler.by_user, result)
         best = result.best if result.completed else None
         best_score = best.score if best else None
         n_done, total = len(result.trials), self.sampler.plan.total

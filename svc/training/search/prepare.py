@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import optuna
-from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 
 from svc import events, logs
@@ -216,8 +215,7 @@ def open_search(
     optuna.logging.enable_propagation()
     training = task.loaded.recipe.training
     spaces = {name: _space(name, task.loaded, task.data) for name in task.plan.shares}
-    by_user: dict[int, NDArray[np.float64]] = {}
-    sampler = AlgorithmSampler(task.plan, spaces, training.seed, most_seconds=_most_seconds(training), by_user=by_user)
+    sampler = AlgorithmSampler(task.plan, spaces, training.seed, most_seconds=_most_seconds(training))
     storage = open_storage(location)
     study = optuna.create_study(
         study_name=f"svc_{task.loaded.recipe.name}_{run_id}",
@@ -244,7 +242,6 @@ def open_search(
         per_trial_timeout_s=training.per_trial_timeout_seconds,
         max_rank_ms=training.max_rank_ms,
         at_once={name: max(1, count) for name, count in fitting.items() if count is not None},
-        by_user=by_user,
         quiet=quiet,
         verbose=verbose,
     )

@@ -65,13 +65,12 @@ class AlgorithmSampler:
         seed: int,
         *,
         most_seconds: float | None = None,
-        by_user: Mapping[int, NDArray[np.float64]] | None = None,
     ) -> None:
         self.plan = plan
         self._spaces = spaces
         self._seed = seed
         self._most_seconds = most_seconds
-        self._by_user = {} if by_user is None else by_user
+        self.by_user: dict[int, NDArray[np.float64]] = {}
 
     def choose_algorithm(self, number: int, others: list[FrozenTrial]) -> tuple[str, int]:
         """Return the algorithm of trial `number`, and the trial's place among the trials of this algorithm.
@@ -138,9 +137,9 @@ class AlgorithmSampler:
 
         Return True if the scores for each user are unknown for one of the trials, because chance cannot then be judged.
         """
-        if first not in self._by_user or second not in self._by_user:
+        if first not in self.by_user or second not in self.by_user:
             return True
-        return is_gain(self._by_user[first], self._by_user[second])
+        return is_gain(self.by_user[first], self.by_user[second])
 
     def _grown(self, algorithm: str, trials: Sequence[FrozenTrial]) -> dict[str, BaseDistribution]:
         """Return the current search space of `algorithm`, in which the range of a model size ends at a limit.

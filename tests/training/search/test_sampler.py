@@ -66,9 +66,8 @@ def size_after(
     )
     sizes = []
     for seed in range(40):
-        sampler = AlgorithmSampler(
-            TrialPlan({name: 100}), {name: space}, seed, most_seconds=most_seconds, by_user=by_user
-        )
+        sampler = AlgorithmSampler(TrialPlan({name: 100}), {name: space}, seed, most_seconds=most_seconds)
+        sampler.by_user.update(by_user or {})
         trials: list[FrozenTrial] = []
         for size, score in scored:
             trial = suggest(sampler, trials)
