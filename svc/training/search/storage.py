@@ -39,7 +39,6 @@ the tables one by one.
 """
 
 _FIELD = "training.storage_path"
-_FILE_SCHEMES = ("sqlite",)
 _SECRET_PARAMETERS = frozenset({"password", "passwd", "pwd"})
 
 
@@ -98,9 +97,9 @@ def locate(storage_path: str, base_dir: Path) -> StorageLocation:
         return StorageLocation(None)
     if "://" not in storage_path:
         return _file_location(Path(storage_path).expanduser(), base_dir)
-    scheme = storage_path.partition("://")[0]
-    if scheme in _FILE_SCHEMES:
-        name = storage_path.partition("://")[2].removeprefix("/")
+    scheme, _, rest = storage_path.partition("://")
+    if scheme == "sqlite":
+        name = rest.removeprefix("/")
         if not name or name.startswith(":memory:"):
             raise StoragePathUnusable(f"{_FIELD}: dialect sqlite: name a file, as in sqlite:///searches.db")
         return _file_location(Path(name), base_dir)
@@ -177,8 +176,6 @@ class StudyStorage:
 
     def release_dead_trials(self, study: Study) -> None:
         """Mark the running trials of dead processes as failed, which frees their places in the budget."""
-        if not self.shared:
-            return
         for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             if is_dead(trial.user_attrs.get(budget.OWNER, "")) or self._is_silent(trial):
                 study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
