@@ -169,7 +169,7 @@ def _fit_column(values: pd.Series, declared: Any, limit: int) -> tuple[Column, s
     except FeatureDimensionExceeded as error:
         raise FeatureDimensionExceeded(f"feature column {declared.name!r}: {error.message}") from None
     column.tokens = IdTable.from_ids(sorted(counts))
-    encoded = stack_rows((column.read(value)[0] for value in categories), len(categories), column.width)
+    encoded = stack_rows((column.read(value)[0] for value in categories), column.width)
     rows = take_rows(encoded, codes)
     _warn_of_pruning(column, distinct, declared.min_frequency, rows, len(values))
     return column, rows

@@ -98,7 +98,7 @@ def fit_text(values: pd.Series, declared: Any) -> tuple[TextColumn, sparse.csr_m
     ranked = sorted(counts, key=lambda word: (-counts[word], word))[: declared.max_words]
     column.vocabulary = IdTable.from_ids(ranked)
     column.item_counts = np.array([counts[word] for word in ranked], dtype=np.int32)
-    encoded = stack_rows((column.read(text)[0] for text in categories), len(categories), column.width)
+    encoded = stack_rows((column.read(text)[0] for text in categories), column.width)
     return column, take_rows(encoded, codes), distinct
 
 
@@ -112,7 +112,7 @@ def fit_vectors(values: pd.Series, declared: Any) -> tuple[VectorColumn, sparse.
     squares = [float(np.square(vector).sum()) for vector in _vectors(column, values) if vector is not None]
     column.length = math.sqrt(sum(squares) / len(squares)) if squares else 0.0
     read = (column.read(None if vector is None else vector)[0] for vector in _vectors(column, values))
-    return column, stack_rows(read, len(values), column.width)
+    return column, stack_rows(read, column.width)
 
 
 def _vectors(column: VectorColumn, values: pd.Series) -> Iterator[NDArray[np.float64] | None]:
@@ -133,15 +133,10 @@ def take_rows(rows: sparse.csr_matrix, positions: NDArray[Any]) -> sparse.csr_ma
     return padded[np.where(positions < 0, rows.shape[0], positions)]
 
 
-def stack_rows(rows: Iterable[Value], n_rows: int, width: int) -> sparse.csr_matrix:
-    """Return a float32 matrix, (n_rows, width), from the columns and values of each row's stored entries."""
-    indptr = np.zeros(n_rows + 1, dtype=np.int64)
-    indices, data = [], []
-    for row, (places, values) in enumerate(rows):
-        indptr[row + 1] = indptr[row] + len(places)
-        indices.append(places.astype(np.int32))
-        data.append(values.astype(np.float32))
-    joined = np.concatenate([*indices, np.empty(0, dtype=np.int32)])
-    return sparse.csr_matrix(
-        (np.concatenate([*data, np.empty(0, dtype=np.float32)]), joined, indptr), shape=(n_rows, width)
-    )
+def stack_rows(rows: Iterable[Value], width: int) -> sparse.csr_matrix:
+    """Return a float32 matrix, (rows, width), from the columns and values of each row's stored entries."""
+    entries = [(columns.astype(np.int32), values.astype(np.float32)) for columns, values in rows]
+    indptr = np.cumsum([0, *(len(columns) for columns, _ in entries)])
+    indices = np.concatenate([*(columns for columns, _ in entries), np.empty(0, dtype=np.int32)])
+    data = np.concatenate([*(values for _, values in entries), np.empty(0, dtype=np.float32)])
+    return sparse.csr_matrix((data, indices, indptr), shape=(len(entries), width))
