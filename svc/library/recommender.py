@@ -65,6 +65,11 @@ class Recommender:
         self._opened = opened
         self._answerer = Answerer(opened.model, items, policy, new or None)
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore a pickled or copied recommender. Models leave derived data out of pickles, so it is computed."""
+        vars(self).update(state)
+        self.model.ready()
+
     def __repr__(self) -> str:
         algorithm = short_name(self.header.get("best_class", "?"))
         return (
@@ -453,8 +458,10 @@ def keys_text(keys: Keys, settings: Settings, artifact: str | None = None) -> st
         text = key_list(settings.signing_keys, settings.signing_keys_file, "SVC_SIGNING_KEYS")
     elif isinstance(keys, str):
         text = keys
-    else:
+    elif isinstance(keys, Mapping):
         text = ",".join(f"{kid}:{key}" for kid, key in keys.items())
+    else:
+        raise ConfigError(f"keys: give text or a mapping from kid to key, not a {type(keys).__name__}")
     if not text.strip():
         if artifact is None:
             raise ConfigError("no signing keys: give `keys`, or set SVC_SIGNING_KEYS; `svc keygen` makes a key")

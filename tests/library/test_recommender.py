@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -182,9 +185,18 @@ def test_keys_come_in_three_forms(artifact: Path, monkeypatch: pytest.MonkeyPatc
     for keys in (None, "", {}):
         with pytest.raises(ConfigError, match=r"no keys to verify with.*SVC_VERIFY_KEYS"):
             svc.load(artifact, keys=keys)
+    with pytest.raises(ConfigError, match="keys: give text or a mapping from kid to key, not a bytes"):
+        svc.load(artifact, keys=SIGNING_KEYS.encode())  # type: ignore[arg-type]
     with pytest.raises(ConfigError) as caught:
         svc.load(artifact, keys={"k1": "ab" * 31})
     assert "abab" not in caught.value.message
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda books: pickle.loads(pickle.dumps(books))])
+def test_copies_give_the_same_answers(books: svc.Recommender, again: Callable[[Any], svc.Recommender]) -> None:
+    """A recommender can be copied, and pickled for another process."""
+    for ask in (lambda model: model.recommend("ü 1"), lambda model: model.related(["i1"])):
+        pd.testing.assert_frame_equal(ask(again(books)), ask(books))
 
 
 def test_artifacts_are_verified_as_by_a_server(artifact: Path) -> None:
