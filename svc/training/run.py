@@ -183,7 +183,7 @@ class _Run:
             return
         last = read_incumbent(self.loaded, keys, self.settings)
         if last is not None:
-            check_data_change(last.data_stats, loaded.interactions.counts, bounds)
+            check_data_change(last.header["data_stats"], loaded.interactions.counts, bounds)
 
     def _search(self, task: prepare.SearchTask, location: StorageLocation) -> SearchResult:
         if location.shared:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -108,12 +108,8 @@ def _is_older_than_the_cutoff(task: Task, header: Mapping[str, Any]) -> bool:
     training = task.loaded.recipe.training
     if training.split.scheme != "time_global":
         return False
-    try:
-        trained_at = datetime.fromisoformat(str(header.get("trained_at"))).astimezone(UTC)
-    except ValueError:
-        return False
     cutoff = global_cutoff(task.data.trained, training.split, repeats=training.repeats)
-    return cutoff >= int(trained_at.timestamp()) * 1_000_000_000
+    return cutoff >= int(datetime.fromisoformat(header["trained_at"]).timestamp()) * 1_000_000_000
 
 
 def _refit_live(task: Task, header: Mapping[str, Any]) -> ComparedModel:

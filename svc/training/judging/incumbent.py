@@ -36,11 +36,6 @@ class Incumbent:
         name = str(self.header.get("recipe_name"))
         return load_model(self.header, self.payload, name=name, allow_skew=settings.allow_version_skew)
 
-    @property
-    def data_stats(self) -> Mapping[str, Any]:
-        stats = self.header.get("data_stats")
-        return stats if isinstance(stats, Mapping) else {}
-
 
 def read_incumbent(loaded: LoadedRecipe, keys: SigningKeys, settings: Settings) -> Incumbent | None:
     """Return the live model of the recipe, or log an event with the reason and return None if none can be verified.

@@ -76,8 +76,8 @@ def decide(
     return decision
 
 
-Figures = dict[str, tuple[float, Any]]
-"""The value of the new model and that of the live one for each guarded figure, None if the live header lacks it."""
+Figures = dict[str, tuple[float, float]]
+"""The value of the new model and that of the live one for each guarded figure."""
 
 
 def _counts(task: Task, incumbent: Incumbent, against: ModelComparison) -> Figures:
@@ -85,8 +85,8 @@ def _counts(task: Task, incumbent: Incumbent, against: ModelComparison) -> Figur
 
     `against` is the comparison with the live model.
     """
-    now = task.data.interactions.counts
-    counts: Figures = {name: (now[name], incumbent.data_stats.get(name)) for name in ("n_users", "n_items")}
+    now, live = task.data.interactions.counts, incumbent.header["data_stats"]
+    counts: Figures = {name: (now[name], live[name]) for name in ("n_users", "n_items")}
     return {"catalog_coverage": against.coverage, **counts}
 
 
@@ -106,12 +106,12 @@ def _cost(candidate: Candidate, incumbent: Incumbent, rules: Promotion, settings
 def check_guardrails(figures: Figures, rules: Promotion) -> dict[str, dict[str, Any]]:
     """Return `figures` for the header, each with its change, the bound of the change and whether it passes.
 
-    Figures without a guardrail in the recipe are left out, and so are figures that the live header lacks.
+    Figures without a guardrail in the recipe are left out.
     """
     guardrails = {}
     for name, (candidate, other) in figures.items():
         guardrail = getattr(rules.guardrails, name)
-        if guardrail is None or not isinstance(other, int | float):
+        if guardrail is None:
             continue
         change = (candidate - other) / max(other, _TINY)
         [(key, bound)] = guardrail.model_dump().items()
