@@ -35,7 +35,7 @@ from svc.training.fitting.train import train_trial
 from svc.training.fitting.trial import TrialRecord
 from svc.training.judging.evaluator import Evaluator, Ranker, Rankings, Rows
 from svc.training.judging.intervals import is_gain
-from svc.training.judging.rankers import ScoresOfUsers, best_columns, rank_ms
+from svc.training.judging.rankers import ScoreRanker, ScoresOfUsers, best_columns, rank_ms
 from svc.training.judging.recency import RecencySearch, choose
 from svc.training.judging.search_result import SearchResult, by_score
 from svc.training.judging.task import Task
@@ -169,7 +169,7 @@ class _BlendTrainer:
         scorers, positions = self._scorers(recency), _with_weight(weights)
         shares = [weights[part] / _STEPS for part in positions]
         chosen = [scorers[part] for part in positions]
-        return self._objective.quick_ranker(lambda rows: weighted_sum(standardize_scores(chosen, rows), shares))
+        return ScoreRanker(lambda rows: weighted_sum(standardize_scores(chosen, rows), shares), self._holdout.seen)
 
     def _scorers(self, recency: float) -> list[ScoresOfUsers]:
         """Return the scorers of all parts."""

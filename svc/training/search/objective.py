@@ -57,10 +57,6 @@ class TrialObjective:
 
         return at
 
-    def quick_ranker(self, scores: ScoresOfUsers) -> ScoreRanker:
-        """Return a ranker by `scores`, without the items that are not recommended to a user (see `Holdout.seen`)."""
-        return ScoreRanker(scores, self.holdout.seen)
-
     def _score_epoch(self, recommender: Any, *, algorithm: str, history: History) -> float:
         """Return the score on the sample of validation users after an epoch, with the user vectors of the training.
 
@@ -84,7 +80,7 @@ class TrialObjective:
         scorer = to_scorer(recommender, algorithm)
         scores = self.quick_scores(scorer, params)
         values = () if holdout.order is None else holdout.order.values(algorithm)
-        search = RecencySearch(values or (0.0,), lambda recency: self.quick_ranker(scores(recency)))
+        search = RecencySearch(values or (0.0,), lambda recency: ScoreRanker(scores(recency), holdout.seen))
 
         def screened(score: float) -> None:
             if epochs is None:

@@ -13,6 +13,7 @@ from svc.training.data.weights import weigh_rows
 from svc.training.fitting.algorithms.truncated_svd import WeightedSVDRecommender
 from svc.training.fitting.export import to_scorer
 from svc.training.fitting.train import Matrices, train_trial
+from svc.training.judging.rankers import ScoreRanker
 from svc.training.judging.recency import HistoryOrder
 from svc.training.judging.task import Holdout
 from svc.training.search.objective import TrialObjective, standardize_scores, weighted_sum
@@ -27,7 +28,7 @@ def test_scores_of_the_search_agree_with_those_of_the_served_model(name: str, re
     search = TrialObjective(BUILDER, holdout)
     trained = train_trial(BUILDER, judged, holdout.train, {}, holdout.times)
     scores = search.quick_scores(trained, judged.params)(judged.recency)
-    quick = holdout.evaluators.full.evaluate(search.quick_ranker(scores))
+    quick = holdout.evaluators.full.evaluate(ScoreRanker(scores, holdout.seen))
     served = holdout.evaluators.full.evaluate(holdout.ranker_of(trained, judged))
     assert quick.metrics["ndcg"] == pytest.approx(served.metrics["ndcg"], abs=1e-3)
 
