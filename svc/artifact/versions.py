@@ -27,7 +27,7 @@ from svc.artifact.lock import run_lock
 from svc.artifact.replay import recipe_of, serial_of
 from svc.artifact.store import Blob, Store, locate_error, open_store, verify_blob
 from svc.artifact.version_log import Action, Line, VersionLog
-from svc.errors import ArtifactError, ArtifactMisplaced, NoSuchVersion
+from svc.errors import ArtifactError, ArtifactMisplaced, ArtifactWriteError, NoSuchVersion
 from svc.settings import Settings
 
 _LOCK_TIMEOUT_S = 60.0
@@ -201,6 +201,10 @@ class Versions:
         sha8, written = self._store.put_version(write)
         with self._withdrawn_on_error(sha8), self._lock():
             log, live = self._log_to_continue(), self.live()
+            if not self._store.has_version(sha8):
+                raise ArtifactWriteError(
+                    f"another training removed the new version {sha8}: set the hosts' clocks right"
+                )
             promoted = move and not (log.held and live is not None)
             before = _confirmed_live(log, live)
             line = Line(

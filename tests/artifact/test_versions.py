@@ -16,9 +16,9 @@ import pytest
 from svc import logs
 from svc.artifact import layout, version_log
 from svc.artifact.keys import SigningKeys
-from svc.artifact.store import open_store
+from svc.artifact.store import Store, open_store
 from svc.artifact.versions import TrainedVersion, Versions
-from svc.errors import ArtifactError, NoSuchVersion
+from svc.errors import ArtifactError, ArtifactWriteError, NoSuchVersion
 from svc.settings import Settings
 
 KEYS = SigningKeys((("a", bytes(range(32))),))
@@ -155,6 +155,29 @@ def test_keep_leaves_the_newest_the_live_and_the_previous_version(shelf: Shelf) 
     shelf.versions.rollback(trained[-2], hold=True)
     later = [shelf.train(keep=3).sha8 for _ in range(5)]
     assert shelf.files() == {*later[-3:], trained[-2], trained[-3]}
+    assert shelf.versions.problems() == []
+
+
+def test_the_pointer_never_moves_to_a_removed_version(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host with a slow clock writes a version that seems older than the log, so another host's training removes it.
+
+    The training of the slow host fails, and the other version stays live.
+    """
+    shelf.train()
+    shelf.train()
+    put, others = Store.put_version, Shelf(shelf.folder)
+    others.minute = 10
+
+    def put_before_another_training(store: Store, write: Any) -> Any:
+        monkeypatch.undo()
+        made = put(store, write)
+        others.train(keep=1)
+        return made
+
+    monkeypatch.setattr(Store, "put_version", put_before_another_training)
+    with pytest.raises(ArtifactWriteError, match="another training removed the new version"):
+        shelf.train(trained_at="2020-01-01T00:00:00+00:00")
+    assert shelf.versions.live() in shelf.files()
     assert shelf.versions.problems() == []
 
 
