@@ -201,3 +201,5 @@ def test_new_items_have_no_value_in_a_field_that_their_list_lacks() -> None:
         for name in own.fields:
             there = joined.items(parse_filter({name: {"exists": True}}, joined.kinds))
             assert (there.columns().tolist(), len(there.flags())) == ([0, 1], 3)
+            others_there = joined.items(parse_filter({"not": {name: {"exists": True}}}, joined.kinds))
+            assert (others_there.columns().tolist(), len(others_there.flags())) == ([2], 3)

@@ -267,6 +267,14 @@ async def test_a_light_request_does_not_wait_for_the_answer_to_an_expensive_one(
     assert statuses == [200, 200]
 
 
+async def test_only_short_bodies_are_parsed_on_the_event_loop() -> None:
+    """Texts that are split into characters take longer, and a parsed large body is prepared in a thread."""
+    for reads_characters, longest in ((False, verbs.INLINE_BODY_BYTES), (True, verbs.INLINE_CHARACTERS)):
+        served: Any = SimpleNamespace(model=SimpleNamespace(reads_characters=reads_characters))
+        bodies: list[Any] = [b"x" * longest, b"x" * (longest + 1), {}]
+        assert [verbs._is_short(body, served) for body in bodies] == [True, False, False]
+
+
 async def test_a_batch_pauses_while_a_single_request_is_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
     prepared: list[int] = []
     may_go_on, begun = threading.Event(), threading.Event()
