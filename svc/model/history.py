@@ -111,14 +111,6 @@ class History(Stored):
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def fits(self, n_users: int, n_items: int) -> bool:
-        """Return whether each user has a row, each column is an item, and the arrays of the items are equally long."""
-        columns, lengths = self.columns, np.diff(self.offsets)
-        sizes = {len(part) for part in (columns, self.weights, self.ties) if part is not None}
-        has_rows = len(lengths) == n_users and not self.offsets[0] and sizes == {self.offsets[-1]}
-        has_items = not len(columns) or 0 <= columns.min() <= columns.max() < n_items
-        return bool(has_rows and has_items and lengths.min(initial=0) >= 0)
-
     @property
     def is_ordered(self) -> bool:
         """Return whether the items of a row stand oldest first."""

@@ -172,12 +172,12 @@ def check_sizes(model: Model) -> None:
     for ids in (model.user_ids, model.item_ids):
         if not len(ids) == len(ids.hashes) == len(ids.offsets) - 1:
             raise PayloadInvalid(f"payload: {len(ids)} ids do not match their hashes or offsets")
-    if n_items != scorer.n_items:
-        raise PayloadInvalid(f"payload: {n_items} items do not match {scorer.n_items} scored items")
-    n_hidden_new = len(model.hidden_new_ids or ())
-    for rows, n_columns in ((history, n_items), (model.hidden, n_items), (model.hidden_new, n_hidden_new)):
-        if rows is not None and not rows.fits(n_users, n_columns):
-            raise PayloadInvalid(f"payload: histories or hidden items do not fit {n_users} users, {n_columns} items")
+    for rows in (model.hidden, model.hidden_new):
+        if rows is not None and len(rows) != n_users:
+            raise PayloadInvalid(f"payload: {n_users} users do not match {len(rows)} rows of hidden items")
+    if (n_users, n_items) != (len(history), scorer.n_items):
+        parts = f"{len(history)} histories and {scorer.n_items} scored items"
+        raise PayloadInvalid(f"payload: {n_users} users and {n_items} items do not match {parts}")
     if history.recency_beside and cold is None:
         raise PayloadInvalid("payload: the order of the histories does not match the recency of the second part")
     part = scorer.popularity if isinstance(scorer, BlendScorer) else None

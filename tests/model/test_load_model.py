@@ -210,15 +210,8 @@ USERS = IdTable.from_ids(["u"])
     [
         ({"user_ids": replace(USERS, offsets=USERS.offsets[:-1])}, "1 ids do not match their hashes or offsets"),
         ({"item_ids": replace(USERS, hashes=USERS.hashes[:0])}, "1 ids do not match their hashes or offsets"),
-        ({"hidden": History(np.arange(3), np.zeros(2, np.int32))}, "hidden items do not fit 1 users, 3 items"),
-        ({"hidden": History(np.array([0, 1]), np.array([3], np.int32))}, "hidden items do not fit 1 users, 3 items"),
-        ({"hidden_new": History(np.arange(1), np.zeros(0, np.int32))}, "hidden items do not fit 1 users, 0 items"),
-        ({"hidden_new": History(np.array([0, 1]), np.array([0], np.int32))}, "do not fit 1 users, 0 items"),
-        ({"history": History(np.array([0, 1]), np.array([3], np.int32))}, "histories or hidden items do not fit"),
-        ({"history": History(np.array([0, 1]), np.array([-1], np.int32))}, "histories or hidden items do not fit"),
-        ({"history": History(np.array([0, 2]), np.array([0], np.int32))}, "histories or hidden items do not fit"),
-        ({"history": History(np.array([1, 1]), np.array([0], np.int32))}, "histories or hidden items do not fit"),
-        ({"history": History(np.array([0, 1]), np.zeros(1, np.int32), np.ones(2, np.float32))}, "do not fit 1 users"),
+        ({"hidden": History(np.arange(3), np.zeros(2, np.int32))}, "1 users do not match 2 rows of hidden items"),
+        ({"hidden_new": History(np.arange(1), np.zeros(0, np.int32))}, "1 users do not match 0 rows of hidden items"),
         ({"popularity": np.ones(5)}, "3 items do not match the popularity of 5"),
         ({"user_moments": np.ones((2, 4))}, r"means and deviations of shape \(2, 4\), but 1 users need \(2, 1\)"),
         ({"user_moments": np.ones((1, 2))}, r"means and deviations of shape \(1, 2\), but 1 users need \(2, 1\)"),
@@ -228,8 +221,7 @@ USERS = IdTable.from_ids(["u"])
 def test_parts_have_the_sizes_of_the_model(parts: dict[str, Any], message: str) -> None:
     """Hashes and offsets need an entry for each id. Hidden items, means and deviations need one for each user.
 
-    Histories and hidden items have columns of the model's items alone, and equally many weights. Popularity and the
-    cold-start part need one for each item.
+    Popularity and the cold-start part need one for each item.
     """
     history, scorer = History(np.array([0, 1]), np.array([2], np.int32)), PopularityScorer(np.ones(3))
     items = IdTable.from_ids(["a", "b", "c"])
