@@ -79,11 +79,13 @@ def train(
         return run.run()
     except KeyboardInterrupt as interrupt:
         return run.outcome.log_interrupt(int(getattr(interrupt, "exit_code", 130)))
+    except SvcError as error:
+        return run.outcome.log_failure(error.message, error.code, error.exit_code, error.fields)
     except Exception as error:
-        expected = error if isinstance(error, SvcError) else exhaustion(error)
-        if expected is None:
-            return run.outcome.log_defect(error)  # a bug in svc still ends with one clear last line
-        return run.outcome.log_failure(expected.message, expected.code, expected.exit_code, expected.fields)
+        limit = exhaustion(error)
+        if limit is not None:
+            return run.outcome.log_failure(limit.message, limit.code, limit.exit_code, {})
+        return run.outcome.log_defect(error)  # a bug in svc still ends with one clear last line
 
 
 def train_or_raise(loaded: LoadedRecipe, options: TrainOptions, settings: Settings, progress: Progress) -> str:
