@@ -74,13 +74,15 @@ MAX_LINE_CHARACTERS = 1 << 20
 def by_content(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Convert a text column to the first type that all its values fit: integer, float, boolean, text."""
     stripped = pc.if_else(pc.is_in(column, value_set=_NOTHING), _MISSING, column)
-    is_code = any(pc.any(pc.starts_with(column, prefix)).as_py() for prefix in ("0x", "0X"))  # Arrow reads 0x10 as 16
-    if stripped.null_count < len(stripped) and not is_code:
+    if stripped.null_count < len(stripped):
         for kind in (pa.int64(), pa.float64()):
             try:
-                return stripped.cast(kind)
+                numbers = stripped.cast(kind)
             except pa.ArrowInvalid:
                 continue
+            # Arrow reads the code 0x10 as 16.
+            is_code = any(pc.any(pc.starts_with(column, prefix)).as_py() for prefix in ("0x", "0X"))
+            return text_with_gaps(column) if is_code else numbers
         lowered = pc.utf8_lower(stripped)
         if pc.all(pc.is_in(lowered.drop_null(), value_set=_TRUTH)).as_py():
             return lowered.cast(pa.bool_())

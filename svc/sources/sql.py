@@ -125,7 +125,8 @@ class SqlSource:
         return builder, typed
 
     def _columns(self, result: CursorResult[Any]) -> list[str]:
-        return choose_columns(self._context, list(dict.fromkeys(result.keys())), "the query's result")
+        names = list(dict.fromkeys(result.keys()))  # `SELECT a.*, b.*` may name a column twice: the first counts
+        return choose_columns(self._context, names, "the query's result")
 
     @contextmanager
     def _result(self, max_rows: int) -> Iterator[tuple[CursorResult[Any], Dialect, Watchdog]]:

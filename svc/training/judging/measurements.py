@@ -193,8 +193,7 @@ def _winner_on_test(task: Task, ranker: Ranker, others: tuple[str, Scores] | Non
     }
     if others is not None:
         name, runner_up = others
-        change = paired_change(scores, runner_up, seed=seed)
-        measured["lead"] = _change_fields(name, change, "test")
+        measured["lead"] = _change_fields(name, paired_change(scores, runner_up, seed=seed), "test")
     return measured
 
 

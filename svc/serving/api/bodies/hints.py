@@ -39,9 +39,8 @@ _ELEMENTS = {
 }
 """An example element for each list of objects, by field."""
 _BELOW_RECIPE = re.compile(r"/v1/recipes/[A-Za-z0-9_-]{1,64}[:/](.+)", re.DOTALL)
-
-
 NO_HINT = "unknown field; the API reference lists the valid fields"
+"""The message for an unknown field that resembles no field."""
 
 
 def unknown_field(name: object, fields: Collection[str]) -> str:
