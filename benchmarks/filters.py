@@ -28,6 +28,8 @@ from irspack.recommenders import CosineKNNRecommender
 
 from benchmarks.common import SHAPES, ids, interactions, origin, processor_s
 from benchmarks.scoring import exported, train
+from svc.asking.parsing import parse
+from svc.asking.requests import RecommendRequest
 from svc.cores import limit_blas_threads
 from svc.model.coldstart import LeastSquares
 from svc.model.history import History
@@ -38,8 +40,6 @@ from svc.model.recommenders.base import Scorer
 from svc.model.recommenders.factor_index import FactorIndex
 from svc.model.recommenders.factors import IALSScorer
 from svc.model.recommenders.neighbours import NeighbourScorer
-from svc.serving.api.bodies.parsing import parse
-from svc.serving.api.bodies.requests import RecommendRequest
 from svc.serving.models.fragments import AnswerHeader, ItemFragments, encode_fields
 from svc.serving.models.registry import Served
 from tests.e2e.server import Server

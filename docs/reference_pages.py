@@ -22,11 +22,11 @@ import typer
 
 import svc
 from svc import errors, events, metrics, settings
+from svc.asking.requests import RecommendRequest, RelatedRequest, UsersRequest
 from svc.cli.main import app
 from svc.errors import ApiError, ArtifactError, SvcError, UsageError
 from svc.events import Event
 from svc.metrics import Metric
-from svc.serving.api.bodies.requests import RecommendRequest, RelatedRequest, UsersRequest
 from svc.settings import GIB, KIB, MIB, Variable
 
 FOLDER = Path(__file__).parent / "reference"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from svc import logs
 from svc.cores import limit_blas_threads
 from svc.events import Event
 from svc.serving.models import threads
+from svc.settings import Settings
 from tests.object_store import ObjectsInMemory
 from tests.project.keyword_index import KeywordIndex
 
@@ -147,3 +149,12 @@ def s3_bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Any]]:
     yield f"s3://{bucket}", filesystem
     s3fs.S3FileSystem.clear_instance_cache()
     server.stop()
+
+
+@pytest.fixture
+def records() -> Iterator[list[dict[str, Any]]]:
+    """Return the log records of the test."""
+    found: list[dict[str, Any]] = []
+    logs.configure(Settings(log_format="json"), lambda line: found.append(json.loads(line)))
+    yield found
+    logs.configure(Settings())

@@ -64,9 +64,9 @@ def allowed_items(
 
     Raises UsageError for a tree that is no filter, MetadataError and DataSourceError for tables that cannot be read.
     """
+    from svc.asking.item_tables import load_metadata
+    from svc.asking.policy import Policy
     from svc.model.ranking.item_sets import intersect
-    from svc.serving.models.item_tables import load_metadata
-    from svc.serving.models.recipes import Policy
 
     own, requested = Policy.of(recipe.recipe).filter, _parse_tree(tree, recipe, settings)
     filters = [part for part in (own, requested) if part is not None]
@@ -98,7 +98,7 @@ def _available_items(
     declared = recipe.recipe.serving.availability
     if declared is None:
         return None
-    from svc.serving.models.item_lists import available_items, read_ids
+    from svc.asking.item_lists import available_items, read_ids
 
     return available_items(declared, read_ids(recipe, settings, variables, len(item_ids)), item_ids)
 
@@ -286,7 +286,7 @@ def new_items(loaded: LoadedRecipe, model: Model, settings: Settings, variables:
     Returns None if the recipe has no list of new items. Raises DataSourceError or MetadataError if the list cannot be
     read or the model cannot use it, because an export has no earlier list to use instead.
     """
-    from svc.serving.models.item_lists import new_items_of_recipe
+    from svc.asking.item_lists import new_items_of_recipe
 
     try:
         return new_items_of_recipe(loaded, model, settings, variables)

@@ -13,9 +13,9 @@ from svc.errors import DataSourceError, FeaturesNotSupported, FeatureValueUnusab
 from svc.settings import Settings
 
 if TYPE_CHECKING:
+    from svc.asking.item_lists import NewItemList
     from svc.model.model import Model
     from svc.recipe.load import LoadedRecipe
-    from svc.serving.models.item_lists import NewItemList
     from svc.training.validate import Check
 
 _NEW_ITEMS = "serving.new_items"
@@ -60,7 +60,7 @@ def check_new_items(loaded: LoadedRecipe, settings: Settings, variables: Mapping
     The check reads the whole list. If the recipe's model can be verified, it counts the items that are new to the model
     and those that the model knows. Otherwise it counts the items, and tells why there is no model.
     """
-    from svc.serving.models.item_lists import place, read_new_items
+    from svc.asking.item_lists import place, read_new_items
     from svc.training.validate import Check
 
     declared = loaded.recipe.serving.new_items
@@ -72,7 +72,7 @@ def check_new_items(loaded: LoadedRecipe, settings: Settings, variables: Mapping
         if isinstance(model, SvcError):
             detail = f"{len(listed.ids)} items, not compared with a model: {model.message}"
         else:
-            n_new = len(place(listed, model, declared).items)
+            n_new = len(place(listed, model, declared))
             detail = f"{len(listed.ids)} items: {n_new} are new, and the model knows {len(listed.ids) - n_new}"
             detail += _unknown_words(listed, model)
         yield Check(_NEW_ITEMS, True, detail)

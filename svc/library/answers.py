@@ -13,6 +13,9 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from svc.asking.parsing import parse
+from svc.asking.policy import DEFAULT_POLICY, Policy
+from svc.asking.requests import PopularQuery, RecommendRequest, RelatedRequest, UsersRequest
 from svc.cores import usable_cores
 from svc.errors import UnknownUser, UsageError, ValidationFailed
 from svc.export.request import CHUNK
@@ -24,9 +27,6 @@ from svc.model.ranking.filter_fields import NO_FIELDS, FilterFields
 from svc.model.ranking.item_sets import ItemSet, intersect
 from svc.model.ranking.new_items import NewItems, id_at
 from svc.model.ranking.query import Prepared, Query, Ranking
-from svc.serving.api.bodies.parsing import parse
-from svc.serving.api.bodies.requests import PopularQuery, RecommendRequest, RelatedRequest, UsersRequest
-from svc.serving.models.recipes import DEFAULT_POLICY, Policy
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

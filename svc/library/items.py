@@ -13,12 +13,12 @@ import pandas as pd
 import pyarrow as pa
 from pandas.api import types
 
+from svc.asking.item_tables import ids_and_features, load_metadata, of_arrow
 from svc.errors import DataSourceError, FeaturesNotSupported, FeatureValueUnusable, MetadataError, UsageError
 from svc.library.tables import as_arrow, as_pandas, as_table, check_id_type, column_names, plain, require
 from svc.model.ids import IdTable
 from svc.model.ranking.filter_fields import Field, FilterFields, LabelField, NumberField
 from svc.model.ranking.new_items import NewItems
-from svc.serving.models.item_tables import ids_and_features, load_metadata, of_arrow
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -12,6 +12,8 @@ import pandas as pd
 from svc import logs
 from svc.artifact.keys import SigningKeys, load_signing_keys, parse_signing_keys
 from svc.artifact.store import require_file
+from svc.asking.policy import DEFAULT_POLICY, Policy
+from svc.asking.requests import PopularQuery, RecommendRequest, RelatedRequest, UsersRequest
 from svc.env_file import environment, key_list, keys_hint
 from svc.errors import ConfigError, UsageError, ValidationFailed
 from svc.export.run import OpenedArtifact, open_artifact
@@ -35,9 +37,7 @@ from svc.model.ranking.query import Query, Ranking
 from svc.names import Order
 from svc.recipe.algorithms import short_name
 from svc.recipe.serving_schema import NEW_ITEMS_SHARE
-from svc.serving.api.bodies.requests import PopularQuery, RecommendRequest, RelatedRequest, UsersRequest
 from svc.serving.models.fragments import facts_beside
-from svc.serving.models.recipes import DEFAULT_POLICY, Policy
 from svc.settings import Settings
 
 if TYPE_CHECKING:

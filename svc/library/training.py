@@ -16,6 +16,8 @@ from typing import Any
 from svc import logs
 from svc.artifact.keys import parse_signing_keys
 from svc.artifact.store import SHA8, open_store, read_verified
+from svc.asking.item_lists import new_items_of_recipe
+from svc.asking.policy import Policy
 from svc.env_file import environment
 from svc.errors import RecipeError, UsageError
 from svc.export.run import OpenedArtifact, open_artifact
@@ -32,8 +34,6 @@ from svc.recipe.schema import Output, Recipe
 from svc.recipe.serving_schema import NEW_ITEMS_SHARE
 from svc.recipe.training_schema import Training
 from svc.recipe.variables import recipe_variables
-from svc.serving.models.item_lists import new_items_of_recipe
-from svc.serving.models.recipes import Policy
 from svc.settings import Settings
 from svc.sources.base import check_spec
 from svc.sources.in_memory import offer_table

@@ -20,10 +20,10 @@ from svc.model.ids import IdTable
 from svc.model.ranking.query import Restriction
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
+from tests.asking.test_item_lists import WITH_NEW_ITEMS
 from tests.e2e.test_new_items import HEAD
 from tests.serving.artifacts import SIGNING_KEYS, header, recipe, write_artifact
 from tests.serving.client import model
-from tests.serving.models.test_item_lists import WITH_NEW_ITEMS
 
 SETTINGS = Settings.from_env({"SVC_SIGNING_KEYS": SIGNING_KEYS})
 

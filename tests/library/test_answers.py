@@ -20,6 +20,7 @@ import trio
 
 import svc
 from svc import errors
+from svc.asking.item_tables import MetadataTable
 from svc.errors import UsageError
 from svc.export.run import OpenedArtifact
 from svc.library.items import item_table
@@ -31,7 +32,6 @@ from svc.serving.api.application import Application
 from svc.serving.api.authentication import Authenticator
 from svc.serving.api.request import ServerState
 from svc.serving.models.fragments import ItemFragments
-from svc.serving.models.item_tables import MetadataTable
 from svc.serving.models.lanes import Lane
 from svc.serving.models.registry import Entry, Registry, Served
 from svc.serving.models.threads import ScoringThreads

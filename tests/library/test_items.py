@@ -17,17 +17,18 @@ import pytest
 from numpy.typing import NDArray
 
 import svc
+from svc.asking.item_lists import NewItemList
+from svc.asking.item_tables import MetadataTable
 from svc.errors import FeaturesNotSupported, UsageError
 from svc.model.ids import IdTable
 from svc.model.ranking.filter_fields import FilterFields
 from svc.serving.models.fragments import ItemFragments
-from svc.serving.models.item_lists import NewItemList, place
-from svc.serving.models.item_tables import MetadataTable
+from svc.serving.models.placed_items import place_with_fragments
+from tests.asking.test_item_lists import declared
 from tests.export.conftest import MODELS
 from tests.library.test_answers import as_answered, catalogue
 from tests.serving.artifacts import SIGNING_KEYS, header, write_artifact
 from tests.serving.client import RECOMMEND, RELATED, model, serve, served_in, serving
-from tests.serving.models.test_item_lists import declared
 
 FRAME = pd.DataFrame(
     {
@@ -183,7 +184,7 @@ async def test_new_items_stand_in_frames_as_in_answers(tmp_path: Path, shares: t
     )
     async with serving() as (client, state):
         listed = listed_items(titles, fields, np.array([n_items, n_items + 1, 3, n_items + 2]))
-        placed = place(listed, trained, declared(max_share=most, min_share=least))
+        placed = place_with_fragments(listed, trained, declared(max_share=most, min_share=least))
         own = MetadataTable(titles.fields, titles.rows[:n_items])
         fragments = ItemFragments.build(trained.item_ids, own)
         served = replace(served_in(state), fragments=fragments, filters=fields.of_items(np.arange(n_items)))

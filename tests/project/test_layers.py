@@ -35,11 +35,12 @@ MAY_IMPORT = {
     "sources": BASE | {"recipe"},
     "artifact": BASE,
     "model": BASE,
-    "export": BASE | {"recipe", "sources", "artifact", "model"},
+    "asking": BASE | {"recipe", "sources", "model"},
+    "export": BASE | {"recipe", "sources", "artifact", "model", "asking"},
     "training": BASE | {"recipe", "sources", "artifact", "model"},
-    "serving": BASE | {"recipe", "sources", "artifact", "model"},
-    "library": BASE | {"recipe", "sources", "artifact", "model", "export", "training", "serving"},
-    "cli": BASE | {"recipe", "sources", "artifact", "model", "export", "training", "serving"},
+    "serving": BASE | {"recipe", "sources", "artifact", "model", "asking"},
+    "library": BASE | {"recipe", "sources", "artifact", "model", "asking", "export", "training", "serving"},
+    "cli": BASE | {"recipe", "sources", "artifact", "model", "asking", "export", "training", "serving"},
 }
 NOT_WHILE_SERVING = {"optuna", "irspack", "sklearn", "scipy"}
 
@@ -140,7 +141,7 @@ def test_errors_of_http_import_only_the_base_class_of_errors_of_commands() -> No
 
 def test_no_serving_file_names_a_training_library() -> None:
     """svc ranks with its own code, so the server starts fast and needs little memory."""
-    for room in ("serving", "artifact", "model"):
+    for room in ("serving", "artifact", "model", "asking"):
         for path in (SVC / room).rglob("*.py"):
             assert not NOT_WHILE_SERVING & {name.partition(".")[0] for name in imported(path)}, path
 

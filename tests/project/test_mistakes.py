@@ -16,9 +16,9 @@ import pytest
 import yaml
 
 import svc
+from svc.asking.policy import Policy
 from svc.cli import main
 from svc.errors import SvcError
-from svc.serving.models.recipes import Policy
 from svc.sources.base import check_spec
 from tests.export.conftest import MODELS
 from tests.recipe.loading import BASE, METADATA, refusal

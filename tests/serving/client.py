@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import trio
 
+from svc.asking.item_tables import MetadataTable
 from svc.metrics import Metrics
 from svc.model.coldstart import LeastSquares
 from svc.model.features import FEATURE_VERSION, FeatureState, NumberColumn, SideEncoder, TokenColumn
@@ -25,7 +26,6 @@ from svc.serving.api.authentication import Authenticator
 from svc.serving.api.key_policies import KeyPolicies
 from svc.serving.api.request import ServerState
 from svc.serving.models.fragments import ItemFragments
-from svc.serving.models.item_tables import MetadataTable
 from svc.serving.models.lanes import Lane
 from svc.serving.models.registry import Entry, Faults, Registry, Served
 from svc.serving.models.threads import ScoringThreads

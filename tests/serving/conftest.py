@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
 import threading
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from svc import logs
 from svc.serving.models import threads
-from svc.settings import Settings
 
 
 @pytest.fixture
@@ -31,12 +26,3 @@ def freezes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     calls: list[str] = []
     monkeypatch.setattr(gc, "freeze", lambda: calls.append("freeze"))
     return calls
-
-
-@pytest.fixture
-def records() -> Iterator[list[dict[str, Any]]]:
-    """Return the log records of the test."""
-    found: list[dict[str, Any]] = []
-    logs.configure(Settings(log_format="json"), lambda line: found.append(json.loads(line)))
-    yield found
-    logs.configure(Settings())

@@ -12,6 +12,7 @@ import pytest
 import trio
 import trio.testing
 
+from svc.asking.costs import Cost
 from svc.errors import Overloaded, ValidationFailed
 from svc.model.ranking.query import Query, Ranking
 from svc.serving.admission import (
@@ -25,7 +26,6 @@ from svc.serving.admission import (
     parse_timeout,
 )
 from svc.serving.api.authentication import hash_api_key, new_api_key, parse_api_keys
-from svc.serving.models.costs import Cost
 from svc.serving.models.lanes import MAX_BATCH, Lane
 from svc.serving.models.threads import ScoringThreads
 from svc.settings import Settings

@@ -17,11 +17,11 @@ import httpx
 import pytest
 import trio
 
+from svc.asking.item_tables import MetadataTable
 from svc.metrics import Metrics
 from svc.serving.api.application import Application
 from svc.serving.api.authentication import Authenticator
 from svc.serving.api.request import ServerState
-from svc.serving.models.item_tables import MetadataTable
 from svc.serving.models.registry import Registry
 from svc.settings import Settings
 from tests.families import FAMILIES, N_ITEMS, family

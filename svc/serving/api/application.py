@@ -15,11 +15,11 @@ import trio
 from pydantic_core import to_json
 
 from svc import events, logs
+from svc.asking import hints
+from svc.asking.parsing import refuse_unknown_parameters
 from svc.errors import ApiError, NotFound
 from svc.metrics import HEAD_REFUSALS
 from svc.serving.api.authentication import Authenticator
-from svc.serving.api.bodies import hints
-from svc.serving.api.bodies.parsing import refuse_unknown_parameters
 from svc.serving.api.endpoint import PARAMETER, Endpoint, Route
 from svc.serving.api.endpoints import PROBES, VERBS, Router, served_with
 from svc.serving.api.failures import failure

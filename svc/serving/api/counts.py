@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
+from svc.asking.costs import PLAIN_LIMIT, RULED_CONDITIONS, Cost, cost_class
+from svc.asking.parsing import Rejected
+from svc.asking.requests import AnyQuestion, RelatedRequest, UsersRequest
 from svc.metrics import (
     COLD_STARTS,
     FALLBACKS,
@@ -17,9 +20,6 @@ from svc.metrics import (
 )
 from svc.model.ranking.query import Prepared, Ranking
 from svc.recipe.filter_tree import count_conditions
-from svc.serving.api.bodies.parsing import Rejected
-from svc.serving.api.bodies.requests import AnyQuestion, RelatedRequest, UsersRequest
-from svc.serving.models.costs import PLAIN_LIMIT, RULED_CONDITIONS, Cost, cost_class
 
 CHARACTERS_OF_AN_ITEM = 1024
 """Encoding this many characters of features takes as long as the work for one item of `item_features`."""

@@ -12,9 +12,7 @@ from collections.abc import Callable, Iterable
 from pydantic import BaseModel
 
 from svc import errors
-from svc.recipe.schema import NAME_PATTERN
-from svc.serving.api.bodies import responses
-from svc.serving.api.bodies.requests import (
+from svc.asking.requests import (
     ItemSearch,
     PopularQuery,
     RecommendBatch,
@@ -24,6 +22,8 @@ from svc.serving.api.bodies.requests import (
     SampleUserQuery,
     UsersRequest,
 )
+from svc.recipe.schema import NAME_PATTERN
+from svc.serving.api.bodies import responses
 from svc.serving.api.endpoint import PARAMETER, Endpoint, Errors, Route
 from svc.settings import Settings
 

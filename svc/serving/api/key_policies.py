@@ -23,13 +23,13 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import from_json
 
 from svc import events, logs
+from svc.asking.fields import MAX_BATCH
 from svc.errors import ApiError, ConfigError, KeyNotAllowed, RateLimited, RecipeError
 from svc.metrics import KEY_REFUSALS, Metrics
 from svc.names import KEY_ID
 from svc.recipe.problems import field_path, nearest, shown
 from svc.recipe.yaml_reader import MAX_BYTES, parse_yaml
 from svc.serving.api.authentication import RefusalThrottle
-from svc.serving.api.bodies.fields import MAX_BATCH
 from svc.serving.api.endpoint import Endpoint
 
 MAX_PATTERNS = 1_000

@@ -14,14 +14,9 @@ from typing import NamedTuple, TypeVar
 
 import trio
 
-from svc.errors import ApiError, InternalError
-from svc.lru_cache import LruCache
-from svc.metrics import BATCH_ERRORS, BATCH_SIZE, UNKNOWN_RECIPE
-from svc.model.ranking.query import Prepared, Ranking
-from svc.serving.admission import Pace, WaitBudget
-from svc.serving.api.bodies.parsing import Rejected, parse, refuse_unknown_parameters
-from svc.serving.api.bodies.reading import Body
-from svc.serving.api.bodies.requests import (
+from svc.asking.costs import Cost
+from svc.asking.parsing import Rejected, parse, refuse_unknown_parameters
+from svc.asking.requests import (
     AnyBatch,
     AnyQuestion,
     AnyRequest,
@@ -33,12 +28,17 @@ from svc.serving.api.bodies.requests import (
     elements,
     parse_batch,
 )
+from svc.errors import ApiError, InternalError
+from svc.lru_cache import LruCache
+from svc.metrics import BATCH_ERRORS, BATCH_SIZE, UNKNOWN_RECIPE
+from svc.model.ranking.query import Prepared, Ranking
+from svc.serving.admission import Pace, WaitBudget
+from svc.serving.api.bodies.reading import Body
 from svc.serving.api.counts import AnswerFacts, cost_of_request, count_request
 from svc.serving.api.endpoint import Endpoint, Route
 from svc.serving.api.failures import log_failure, nothing_left
 from svc.serving.api.key_policies import elements_in
 from svc.serving.api.request import Request, ServerState
-from svc.serving.models.costs import Cost
 from svc.serving.models.fragments import AnswerHeader, encode_elements, encode_fields, encode_users
 from svc.serving.models.registry import Served
 from svc.serving.models.threads import lower_priority

@@ -22,7 +22,7 @@ from svc.model.ids import IdTable
 from svc.model.ranking.query import Prepared, Query, Ranking
 
 if TYPE_CHECKING:
-    from svc.serving.models.item_tables import MetadataTable
+    from svc.asking.item_tables import MetadataTable
 
 _PIECES = 2
 _DISLIKED = b',"disliked":true'

@@ -14,9 +14,10 @@ from itertools import groupby
 
 import trio
 
+from svc.asking.costs import Cost, cost_of
 from svc.model.ranking.query import Query, Ranking
 from svc.serving.admission import WaitBudget
-from svc.serving.models.costs import LARGEST_CALL, Cost, PlainCosts, cost_of
+from svc.serving.models.plain_costs import LARGEST_CALL, PlainCosts
 from svc.serving.models.queue import Caller, Outcome, PendingQuery, Queue, Ranker, fail, rank_groups, require_all
 from svc.serving.models.threads import ScoringThreads
 

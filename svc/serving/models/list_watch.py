@@ -14,12 +14,12 @@ from typing import Any
 import trio
 
 from svc import events, logs, metrics
+from svc.asking.item_lists import NewItemList, read_ids, read_new_items
 from svc.errors import DataSourceError, SvcError
 from svc.events import Event
 from svc.metrics import Metric, Metrics
 from svc.recipe.load import LoadedRecipe
 from svc.serving.models.bounded_calls import Calls, CallTimeout
-from svc.serving.models.item_lists import NewItemList, read_ids, read_new_items
 from svc.serving.models.loader import Loader
 from svc.serving.models.registry import Entry, ListState, is_stale
 from svc.serving.models.threads import lower_priority

@@ -20,6 +20,7 @@ from svc.artifact.keys import SigningKeys, is_development
 from svc.artifact.layout import Parsed, kid_of
 from svc.artifact.replay import ReplayGuard
 from svc.artifact.store import Blob, Store, locate_error, verify_blob
+from svc.asking.item_tables import give_memory_back, load_metadata
 from svc.errors import ArtifactError, RehearsalFailed
 from svc.model.load_model import load_model, rehearse, require_known_users
 from svc.model.model import Model
@@ -27,7 +28,6 @@ from svc.model.ranking.filter_fields import NO_FIELDS, FilterFields
 from svc.processes import SealedMemory
 from svc.recipe.load import LoadedRecipe
 from svc.serving.models.fragments import ItemFragments
-from svc.serving.models.item_tables import give_memory_back, load_metadata
 from svc.serving.models.threads import lower_priority
 from svc.settings import Settings
 

@@ -14,10 +14,10 @@ from typing import NamedTuple, Protocol
 
 import trio
 
+from svc.asking.costs import Cost, cost_of
 from svc.errors import RecipeUnavailable
 from svc.model.ranking.query import Query, Ranking
 from svc.serving.admission import Pace, WaitBudget
-from svc.serving.models.costs import Cost, cost_of
 
 ANSWERED_A_TURN, ANSWERED_WHILE_OTHERS_WAIT = 16, 2
 """Maximum number of requests that are woken in one turn of the event loop after a call.

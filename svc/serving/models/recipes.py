@@ -1,4 +1,4 @@
-"""The recipe files of the recipes folder: scan and parse them, choose a file for each name, prepare the serving rules.
+"""The recipe files of the recipes folder: scan and parse them, and choose a file for each name.
 
 Only files `*.yaml` directly in the folder are recipes, and files `*.yml` if the settings permit them. A file is parsed
 again only if its bytes or the target of its link have changed, or if it could not be read. `scan` blocks, so call it
@@ -8,21 +8,17 @@ from a thread.
 from __future__ import annotations
 
 import hashlib
-import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Literal
 
 from svc.errors import RecipeError, RecipeSecurityError, RecipeUnreadable
-from svc.recipe.filter_tree import Filter, parse_filter
-from svc.recipe.schema import Recipe
 from svc.recipe.yaml_reader import MAX_BYTES
 
 if TYPE_CHECKING:
     from svc.recipe.load import LoadedRecipe
-    from svc.recipe.serving_schema import Timed
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,70 +142,3 @@ def declare(
             error = f"{file}: the name {candidate.name!r} is already used by {winner.file}"
             refused[file] = Refused(error, "duplicate", kept=winner.file)
     return declared, refused
-
-
-Rule = TypeVar("Rule")
-
-
-class Scheduled(NamedTuple, Generic[Rule]):
-    """A boost or a pin that applies at Unix times t with `since` <= t < `until`."""
-
-    rule: Rule
-    since: float = -math.inf
-    until: float = math.inf
-
-    @classmethod
-    def of(cls, rule: Rule, times: Timed) -> Scheduled[Rule]:
-        """Return the rule with the times of its declaration in the recipe."""
-        since = -math.inf if times.from_ is None else times.from_.timestamp()
-        return cls(rule, since, math.inf if times.until is None else times.until.timestamp())
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """The serving rules of a recipe. A request may replace each rule except `filter` and `users`."""
-
-    filter: Filter | None = None
-    """Only items that satisfy this filter are recommended."""
-    popular_fallback: bool = False
-    diversity: float = 0.0
-    limits: tuple[tuple[str, int], ...] = ()
-    boosts: tuple[Scheduled[tuple[Filter, float]], ...] = ()
-    """The filter and the factor of each boost."""
-    pins: tuple[Scheduled[tuple[str, int]], ...] = ()
-    """The item id and the position of each pin."""
-    users: bool = False
-    """True if requests may ask for users of an item (`:recommend-users`)."""
-
-    @property
-    def timed(self) -> bool:
-        """True if the rules have boosts or pins, each of which may have a beginning and an end."""
-        return bool(self.boosts or self.pins)
-
-    @property
-    def has_rules(self) -> bool:
-        """True if the rules may reorder the ranking of a request that sets no rules."""
-        return bool(self.diversity or self.limits or self.boosts or self.pins)
-
-    @classmethod
-    def of(cls, recipe: Recipe) -> Policy:
-        serving, kinds = recipe.serving, recipe.filter_kinds
-        return cls(
-            filter=None if serving.filter is None else parse_filter(serving.filter, kinds),
-            popular_fallback=serving.fallback == "popular",
-            diversity=serving.diversity,
-            limits=tuple((limit.field, limit.max) for limit in serving.limits),
-            boosts=tuple(
-                Scheduled.of((parse_filter(boost.filter, kinds), boost.factor), boost) for boost in serving.boosts
-            ),
-            pins=tuple(Scheduled.of((pin.item_id, pin.position), pin) for pin in serving.pins),
-            users=serving.users,
-        )
-
-
-DEFAULT_POLICY = Policy()
-
-
-def active(schedule: Iterable[Scheduled[Rule]], now: float) -> list[Rule]:
-    """Return the boosts or pins that apply at the Unix time `now`."""
-    return [rule for rule, since, until in schedule if since <= now < until]

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import trio
 
 from svc import events, logs
+from svc.asking.policy import DEFAULT_POLICY, Policy
 from svc.errors import AvailabilityStale, RecipeNotFound, RecipeUnavailable
 from svc.model.ranking.filter_fields import NO_FIELDS, FilterFields
 from svc.model.ranking.item_sets import ItemSet, intersect
 from svc.names import stem_of
-from svc.serving.models.recipes import DEFAULT_POLICY, Policy
 
 if TYPE_CHECKING:
     from svc.model.model import Model
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from svc.recipe.serving_schema import Availability
     from svc.recipe.serving_schema import NewItems as NewItemsDeclared
     from svc.serving.models.fragments import ItemFragments
-    from svc.serving.models.item_lists import PlacedItems
     from svc.serving.models.lanes import Lane
     from svc.serving.models.loader import Loaded
+    from svc.serving.models.placed_items import PlacedItems
 
 SHOWN_ERROR_CHARACTERS = 200
 Declared = TypeVar("Declared")

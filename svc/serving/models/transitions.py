@@ -17,14 +17,16 @@ import trio
 
 from svc import events, logs, metrics
 from svc.artifact.replay import expires_at
+from svc.asking.item_lists import available_items
+from svc.asking.policy import Policy
 from svc.errors import ArtifactError, PayloadTooLarge, SvcError, exhaustion
 from svc.events import Event
 from svc.metrics import Metrics
 from svc.names import stem_of
-from svc.serving.models.item_lists import PlacedItems, available_items, place
 from svc.serving.models.lanes import Lane
 from svc.serving.models.loader import UNKNOWN_KID, Loaded
-from svc.serving.models.recipes import Declared, Policy, Refused
+from svc.serving.models.placed_items import PlacedItems, place_with_fragments
+from svc.serving.models.recipes import Declared, Refused
 from svc.serving.models.registry import SHOWN_ERROR_CHARACTERS, Entry, Faults, Registry, Served, unix_time
 from svc.serving.models.threads import GilYielder, lower_priority
 
@@ -294,7 +296,7 @@ def _place_new_items(entry: Entry, served: Served) -> PlacedItems | None:
     if state is None or state.content is None:
         return None
     lower_priority()
-    return place(state.content, served.model, state.declared, yield_gil=GilYielder())
+    return place_with_fragments(state.content, served.model, state.declared, yield_gil=GilYielder())
 
 
 def _log_refusal(name: str, file: str, refusal: Refused) -> None:

@@ -19,6 +19,7 @@ import trio
 
 from svc import events, logs, metrics
 from svc.artifact.store import Store
+from svc.asking.policy import Policy
 from svc.errors import (
     ArtifactError,
     ArtifactExpired,
@@ -34,7 +35,7 @@ from svc.recipe.load import LoadedRecipe
 from svc.serving.models.bounded_calls import Calls, CallTimeout
 from svc.serving.models.list_watch import ListWatch
 from svc.serving.models.loader import Loaded, Loader
-from svc.serving.models.recipes import Declared, Policy, RecipeFolder, declare
+from svc.serving.models.recipes import Declared, RecipeFolder, declare
 from svc.serving.models.transitions import Publisher
 from svc.settings import Settings
 

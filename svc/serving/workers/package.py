@@ -22,13 +22,13 @@ import numpy as np
 import trio
 
 from svc.artifact.store import Blob
+from svc.asking.policy import Policy
 from svc.model.codec import Stored
 from svc.model.ranking.item_sets import ItemSet
 from svc.processes import SealedMemory
 from svc.serving.models.fragments import ItemFragments
 from svc.serving.models.lanes import Lane
 from svc.serving.models.loader import Loaded
-from svc.serving.models.recipes import Policy
 from svc.serving.models.registry import Entry, Served
 from svc.serving.models.threads import ScoringThreads
 

@@ -27,9 +27,9 @@ from svc.serving.api.application import Application
 from svc.serving.api.authentication import Authenticator
 from svc.serving.api.key_policies import KeyPolicies
 from svc.serving.api.request import ServerState
-from svc.serving.models.item_lists import PlacedItems
 from svc.serving.models.lanes import Lane
 from svc.serving.models.loader import Loaded
+from svc.serving.models.placed_items import PlacedItems
 from svc.serving.models.registry import Entry, Registry, Served, WorkersState
 from svc.serving.models.threads import ScoringThreads
 from svc.serving.transport import server

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from svc.asking.costs import Cost
+from svc.asking.requests import RecommendRequest
 from svc.metrics import Metrics
 from svc.model.ranking.query import Audience, Prepared, Query, Ranking
-from svc.serving.api.bodies.requests import RecommendRequest
 from svc.serving.api.counts import AnswerFacts, cost_of_request, count_request
-from svc.serving.models.costs import Cost
 
 VECTOR = np.zeros(2)
 ITEMS = np.array([1], np.int32)

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import trio
 
+from svc.asking.policy import Policy
 from svc.model.features import SideEncoder, TokenColumn
 from svc.model.ids import IdTable
 from svc.model.load_model import rehearse
 from svc.model.ranking.filter_fields import FilterFields, LabelField, NumberField
 from svc.serving.api.endpoints import ENDPOINTS
 from svc.serving.api.pages import openapi
-from svc.serving.models.recipes import Policy
 from tests.serving import client as served_models
 from tests.serving.client import BATCH, BATCH_RELATED, RECOMMEND, RELATED, serve, served_in, serving
 from tests.serving.sent import Sent

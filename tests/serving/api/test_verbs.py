@@ -17,21 +17,21 @@ import trio.testing
 from pydantic import TypeAdapter
 from structlog.testing import capture_logs
 
+from svc.asking.costs import Cost
+from svc.asking.parsing import Rejected
+from svc.asking.policy import Policy
+from svc.asking.requests import AnyQuestion, RecommendRequest, RelatedRequest, UsersRequest
 from svc.errors import NoCandidates, ValidationFailed
 from svc.metrics import Metrics
 from svc.model.ranking.query import Ranking
 from svc.serving import precedence
 from svc.serving.api import verbs
 from svc.serving.api.authentication import hash_api_key, new_api_key, parse_api_keys
-from svc.serving.api.bodies.parsing import Rejected
-from svc.serving.api.bodies.requests import AnyQuestion, RecommendRequest, RelatedRequest, UsersRequest
 from svc.serving.api.counts import cost_of_request
 from svc.serving.api.key_policies import KeyPolicies, parse_policies
 from svc.serving.api.verbs import WorkThread
 from svc.serving.models import fragments
-from svc.serving.models.costs import Cost
 from svc.serving.models.lanes import Lane
-from svc.serving.models.recipes import Policy
 from svc.serving.models.threads import NICENESS
 from tests.serving.client import BATCH, BATCH_RELATED, RECOMMEND, Answer, Client, serve, served_in, serving
 from tests.serving.sent import Sent

@@ -14,13 +14,13 @@ from svc.artifact import layout
 from svc.artifact.keys import parse_signing_keys
 from svc.artifact.store import Store
 from svc.artifact.versions import Versions
+from svc.asking.item_tables import MetadataTable
 from svc.model.features import TokenColumn
 from svc.model.ids import IdTable
 from svc.recipe.load import LoadedRecipe, load_recipe
 from svc.serving.models import console
 from svc.serving.models.console import MAX_VALUES, _column, find_items, read_versions
 from svc.serving.models.fragments import ItemFragments
-from svc.serving.models.item_tables import MetadataTable
 from svc.serving.models.registry import Entry, Served
 from svc.settings import Settings
 from tests.e2e.server import write_recipe

@@ -7,11 +7,11 @@ import json
 import numpy as np
 import pytest
 
+from svc.asking.item_tables import MetadataTable
 from svc.errors import UnknownUser
 from svc.model.ids import IdTable
 from svc.model.ranking.query import Prepared, Query, Ranking
 from svc.serving.models.fragments import NOTHING_MORE, AnswerHeader, ItemFragments, encode_elements, encode_fields
-from svc.serving.models.item_tables import MetadataTable
 
 IDS = ["plain", 'quote"back\\slash', "line\nbreak\u2028", "日本語 🎬", "</script>", ","]
 ORIGIN = AnswerHeader("r1", "movies", "sha256:00")

@@ -15,12 +15,12 @@ import pytest
 import trio
 import trio.testing
 
+from svc.asking.costs import PLAIN_PROFILE, Cost
 from svc.errors import ApiError, Overloaded
 from svc.model.ranking.item_sets import ItemSet
 from svc.model.ranking.query import Query, Ranking
 from svc.model.ranking.rerank import Boost, Rules
 from svc.serving.models import lanes, queue
-from svc.serving.models.costs import PLAIN_PROFILE, Cost
 from svc.serving.models.lanes import BULK_SLICE, CALL_S, MAX_BATCH, SLICE_S, Lane
 from svc.serving.models.queue import ANSWERED_A_TURN, ANSWERED_WHILE_OTHERS_WAIT, Caller
 from svc.serving.models.threads import ScoringThreads

@@ -10,10 +10,10 @@ import pytest
 import trio
 import trio.testing
 
+from svc.asking.costs import Cost
 from svc.errors import ApiError, RecipeUnavailable
 from svc.model.ranking.query import Query, Ranking
 from svc.serving.models import queue as queues
-from svc.serving.models.costs import Cost
 from svc.serving.models.queue import Caller, Outcome, PendingQuery, Queue, Turns, fail, rank_groups, require_all
 
 pytestmark = pytest.mark.anyio

@@ -1,18 +1,15 @@
-"""Recipe files of a folder: which are served, under which name, and their `serving` block in the form for requests."""
+"""Recipe files of a folder: which are served, and under which name."""
 
 from __future__ import annotations
 
-import math
 import os
-from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 from svc.errors import RecipeError, RecipeSecurityError
 from svc.names import stem_of
-from svc.serving.models.recipes import DEFAULT_POLICY, Declared, Policy, RecipeFolder, Refused, active, declare
-from tests.recipe.loading import METADATA, load
+from svc.serving.models.recipes import Declared, RecipeFolder, Refused, declare
 
 
 def parse(path: Path) -> Any:
@@ -148,37 +145,3 @@ def test_a_file_may_change_its_recipe_name() -> None:
     """The recipe under the old name is removed."""
     declared, _ = declare({"a.yaml": recipe("new")}, {"old": Declared("a.yaml", recipe("old"))})
     assert list(declared) == ["new"]
-
-
-FROM, UNTIL = "2026-01-01T00:00:00Z", "2026-01-08T01:00:00+01:00"
-
-
-def test_a_recipe_without_a_serving_block_restricts_nothing(tmp_path: Path) -> None:
-    """Its policy has the default of each rule."""
-    assert Policy.of(load(tmp_path).recipe) == DEFAULT_POLICY
-    assert Policy.of(load(tmp_path, {"serving": {}}).recipe) == DEFAULT_POLICY
-    assert not DEFAULT_POLICY.timed
-
-
-def test_times_are_unix_times_and_filters_are_canonical(tmp_path: Path) -> None:
-    """A rule with times applies from its begin until just before its end. A rule without times always applies."""
-    serving = {
-        "filter": {"year": {"gte": 1990}},
-        "fallback": "popular",
-        "limits": [{"field": "genres", "max": 2}],
-        "boosts": [{"filter": {"year": {"eq": 1999}}, "factor": 2}],
-        "pins": [{"item_id": "a", "position": 3, "from": FROM, "until": UNTIL}],
-    }
-    policy = Policy.of(load(tmp_path, {"item_metadata": METADATA, "serving": serving}).recipe)
-    assert policy.filter == ("field", "year", (("gte", 1990.0),))
-    assert (policy.popular_fallback, policy.limits, policy.timed) == (True, (("genres", 2),), True)
-    (boost,), (pin,) = policy.boosts, policy.pins
-    assert (boost.since, boost.until) == (-math.inf, math.inf)
-    begins, ends = datetime(2026, 1, 1, tzinfo=UTC).timestamp(), datetime(2026, 1, 8, tzinfo=UTC).timestamp()
-    assert (pin.since, pin.until) == (begins, ends)
-    assert [active(policy.pins, moment) for moment in (begins - 1, begins, ends - 1, ends)] == [
-        [],
-        [("a", 3)],
-        [("a", 3)],
-        [],
-    ]

@@ -9,15 +9,16 @@ import pytest
 import trio
 
 from svc import events, logs
+from svc.asking.policy import Policy
 from svc.events import Event
 from svc.metrics import Metrics
 from svc.recipe.serving_schema import Serving
 from svc.serving.models import transitions
 from svc.serving.models.loader import Loaded
-from svc.serving.models.recipes import Declared, Policy, Refused
+from svc.serving.models.recipes import Declared, Refused
 from svc.serving.models.registry import Registry
 from svc.serving.models.transitions import Publisher
-from tests.serving.models.test_item_lists import Listing, items
+from tests.asking.test_item_lists import Listing, items
 from tests.serving.watched import FakeLane, FakeRecipe, hang_until, ticks, until
 
 pytestmark = pytest.mark.anyio
@@ -110,14 +111,14 @@ async def test_available_items_include_new_items() -> None:
 async def test_edits_that_wait_for_new_items_delay_no_poll_and_apply_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """Embedding 32,000 texts may take longer than a poll interval. The second edit requires a new load."""
     world = Listing(items("x", "y"))
-    placed, hold = transitions.place, threading.Event()
+    placed, hold = transitions.place_with_fragments, threading.Event()
 
     def place_late(listed: Any, *arguments: Any, **options: Any) -> Any:
         if len(listed.ids) == 1:
             hang_until(hold)
         return placed(listed, *arguments, **options)
 
-    monkeypatch.setattr(transitions, "place", place_late)
+    monkeypatch.setattr(transitions, "place_with_fragments", place_late)
     async with world.running():
         world.new_items["a"] = items("z")
         await trio.sleep(11)

@@ -19,8 +19,8 @@ from svc.errors import ArtifactError, SignatureMismatch
 from svc.model.codec import Stored
 from svc.model.ranking.filter_fields import NO_FIELDS
 from svc.processes import SealedMemory
-from svc.serving.models.item_lists import PlacedItems
 from svc.serving.models.loader import Loaded, Loader
+from svc.serving.models.placed_items import PlacedItems
 from svc.serving.models.registry import Entry, ListState, Served
 from svc.serving.workers.package import Package, WorkerLanes, mirror_entry, pack_loaded
 from tests.model.test_model import FAMILIES, made, queries

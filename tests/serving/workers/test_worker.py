@@ -16,13 +16,13 @@ import structlog
 import trio
 from structlog.testing import capture_logs
 
+from svc.asking.policy import Policy
 from svc.errors import ArtifactReadError, InternalError
 from svc.model.ranking.item_sets import ItemSet
 from svc.processes import SharedPage
 from svc.recipe.serving_schema import Availability
 from svc.serving.api.authentication import hash_api_key, parse_api_keys
 from svc.serving.api.key_policies import parse_policies
-from svc.serving.models.recipes import Policy
 from svc.serving.models.registry import Entry, ListState, Served, WorkersState
 from svc.serving.transport.connection import VACANT
 from svc.serving.workers import channel

@@ -13,9 +13,9 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from svc.asking.hints import NOT_AN_OBJECT
+from svc.asking.parsing import keys_within, refusal, refuse_repeated_keys, repeated
 from svc.errors import ValidationFailed
-from svc.serving.api.bodies.hints import NOT_AN_OBJECT
-from svc.serving.api.bodies.parsing import keys_within, refusal, refuse_repeated_keys, repeated
 
 # These two bounds limit the memory of a parsed body. However short its text is, a list or object takes about 220 bytes
 # of memory, and a number about 32 bytes.

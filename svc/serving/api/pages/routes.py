@@ -20,19 +20,19 @@ from quart.routing import QuartMap, QuartRule
 from quart_trio import QuartTrio
 
 from svc import __version__, logs
+from svc.asking.costs import RULED_CONDITIONS, cost_class
+from svc.asking.fields import MAX_MATCHES
+from svc.asking.parsing import parse_query
+from svc.asking.requests import ItemSearch, PopularQuery, SampleUserQuery
 from svc.errors import RecipeUnavailable, SvcError
 from svc.recipe.filter_tree import count_conditions
 from svc.serving.admission import WaitBudget
-from svc.serving.api.bodies.fields import MAX_MATCHES
-from svc.serving.api.bodies.parsing import parse_query
-from svc.serving.api.bodies.requests import ItemSearch, PopularQuery, SampleUserQuery
 from svc.serving.api.endpoint import PARAMETER
 from svc.serving.api.endpoints import CONSOLE, ENDPOINTS, PROBES, REFERENCE, SHARED, SWAGGER_UI, USERS_VERB, VERBS
 from svc.serving.api.failures import nothing_left
 from svc.serving.api.pages.openapi import document
 from svc.serving.api.request import Request, ServerState
 from svc.serving.models.console import feature_columns, find_items, sample_user
-from svc.serving.models.costs import RULED_CONDITIONS, cost_class
 from svc.serving.models.fragments import AnswerHeader, encode_fields
 from svc.serving.models.registry import Entry, Served, unknown_recipe
 

@@ -11,11 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic_core import from_json
 
+from svc.asking import fields
+from svc.asking.requests import RecommendRequest, RelatedRequest, UsersRequest
 from svc.errors import ValidationFailed
 from svc.recipe.training_schema import MAX_DIMENSIONS
-from svc.serving.api.bodies import fields, large_bodies
+from svc.serving.api.bodies import large_bodies
 from svc.serving.api.bodies.large_bodies import AHEAD_BYTES, KEPT_ITEMS, KEPT_NAMES, MAX_DEPTH, PIECE_BYTES, LargeBody
-from svc.serving.api.bodies.requests import RecommendRequest, RelatedRequest, UsersRequest
 from tests.serving.bodies import expected, found, read, several, work
 
 SCALARS = (

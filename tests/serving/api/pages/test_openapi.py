@@ -13,8 +13,8 @@ import jsonschema_rs
 import pytest
 
 from svc import __version__
+from svc.asking.requests import ItemSearch, PopularQuery, RecommendRequest, RelatedRequest
 from svc.errors import ApiError
-from svc.serving.api.bodies.requests import ItemSearch, PopularQuery, RecommendRequest, RelatedRequest
 from svc.serving.api.pages.openapi import document
 from svc.serving.models.registry import Registry, WorkersState
 from tests.serving.client import RECOMMEND, serving

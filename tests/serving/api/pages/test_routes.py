@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
+from svc.asking.item_lists import available_items
+from svc.asking.policy import Policy
 from svc.metrics import Metrics
 from svc.recipe.filter_tree import parse_filter
 from svc.serving.api.authentication import hash_api_key, new_api_key, parse_api_keys
@@ -24,8 +26,6 @@ from svc.serving.api.key_policies import KeyPolicies, parse_policies
 from svc.serving.api.pages import routes
 from svc.serving.api.pages.routes import INLINE_FILTER_CHARACTERS, TYPES
 from svc.serving.api.request import ServerState
-from svc.serving.models.item_lists import available_items
-from svc.serving.models.recipes import Policy
 from svc.settings import Settings
 from tests.serving.api.test_endpoints import FILES, SCRIPTS, STATIC
 from tests.serving.api.verbs.test_filters import BATCH, POPULAR, RECOMMEND, fields, genres_of, numbers

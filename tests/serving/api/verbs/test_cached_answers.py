@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from svc.asking.policy import Policy, Scheduled
 from svc.metrics import Metrics
 from svc.serving.api.request import ServerState
 from svc.serving.models.lanes import Lane
-from svc.serving.models.recipes import Policy, Scheduled
 from svc.settings import Settings
 from tests.serving.client import RECOMMEND, RELATED, Client, Counting, serve, served_in, serving
 

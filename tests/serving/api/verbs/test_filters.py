@@ -13,13 +13,13 @@ import trio
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from svc.asking.item_lists import available_items
+from svc.asking.policy import Policy
 from svc.metrics import Metrics
 from svc.model.ranking.filter_fields import FilterFields, LabelField, NumberField
 from svc.recipe.filter_tree import FilterProblem, parse_filter
 from svc.recipe.serving_schema import Availability
 from svc.serving.api.request import ServerState
-from svc.serving.models.item_lists import available_items
-from svc.serving.models.recipes import Policy
 from svc.serving.models.registry import ListState
 from tests.filter_trees import ODD
 from tests.serving.artifacts import availability

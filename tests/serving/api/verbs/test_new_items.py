@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from svc.asking.item_lists import available_items
+from svc.asking.item_tables import MetadataTable
 from svc.model.ids import IdTable
 from svc.model.ranking.filter_fields import FilterFields, LabelField
 from svc.model.ranking.new_items import Descriptions, NewItems
 from svc.serving.models.fragments import ItemFragments
-from svc.serving.models.item_lists import PlacedItems, available_items
-from svc.serving.models.item_tables import MetadataTable
+from svc.serving.models.placed_items import PlacedItems
 from tests.serving.artifacts import availability
 from tests.serving.client import BATCH, COMPONENTS, N_ITEMS, RECOMMEND, RELATED, Client, serve, served_in, serving
 

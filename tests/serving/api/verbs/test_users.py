@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from svc.asking.policy import Policy
 from svc.metrics import Metrics
 from svc.model.ranking.query import Query
 from svc.serving.api.authentication import hash_api_key, parse_api_keys
@@ -17,7 +18,6 @@ from svc.serving.api.endpoints import VERBS
 from svc.serving.api.key_policies import KeyPolicies, parse_policies
 from svc.serving.api.request import ServerState
 from svc.serving.models.fragments import encode_users
-from svc.serving.models.recipes import Policy
 from tests.serving.client import N_USERS, RECOMMEND, Client, serve, served_in, serving
 
 pytestmark = pytest.mark.anyio

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from svc.serving.api.bodies.parsing import Rejected, keys_within
-from svc.serving.api.bodies.requests import RecommendBatch, elements, parse_batch
+from svc.asking.parsing import Rejected, keys_within
+from svc.asking.requests import RecommendBatch, elements, parse_batch
 from tests.serving.client import BATCH, RECOMMEND, RELATED, serving
 
 pytestmark = pytest.mark.anyio

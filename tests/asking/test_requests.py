@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from svc.asking import requests
+from svc.asking.parsing import Rejected, parse
+from svc.asking.requests import RecommendBatch, RecommendRequest, RelatedBatch, RelatedRequest, UsersRequest
 from svc.errors import ValidationFailed
-from svc.serving.api.bodies import requests
-from svc.serving.api.bodies.parsing import Rejected, parse
-from svc.serving.api.bodies.requests import RecommendBatch, RecommendRequest, RelatedBatch, RelatedRequest, UsersRequest
 from tests.serving.bodies import read
 
 FEATURES = {

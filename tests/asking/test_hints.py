@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from svc.serving.api.bodies import hints
+from svc.asking import hints
 from svc.serving.api.endpoints import VERBS
 
 FIELDS = ("user_id", "limit", "exclude_items")

@@ -11,9 +11,9 @@ from urllib.parse import parse_qsl
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from svc.asking import hints
 from svc.errors import ValidationFailed
 from svc.recipe.problems import model_at
-from svc.serving.api.bodies import hints
 
 MAX_ERRORS = 20
 """Maximum number of errors in one answer.

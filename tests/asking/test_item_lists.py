@@ -10,14 +10,13 @@ from typing import Any, cast
 import pytest
 import trio
 
+from svc.asking import item_lists
+from svc.asking.item_lists import NewItemList, available_items, read_ids, read_new_items
 from svc.errors import DataSourceError
 from svc.model.ids import IdTable
 from svc.model.ranking.filter_fields import NO_FIELDS
-from svc.model.ranking.rerank import Share
 from svc.recipe.serving_schema import NewItems, Serving
-from svc.serving.models import item_lists
 from svc.serving.models.fragments import ItemFragments
-from svc.serving.models.item_lists import NewItemList, available_items, place, read_ids, read_new_items
 from svc.settings import Settings
 from tests.serving.artifacts import availability, recipe
 from tests.serving.client import model
@@ -82,19 +81,6 @@ def listing(folder: Path, text: str, titles: str = TITLES) -> NewItemList:
     (folder / "new.csv").write_text(text, encoding="utf-8")
     (folder / "titles.csv").write_text(titles, encoding="utf-8")
     return read_new_items(recipe(folder, **WITH_NEW_ITEMS), Settings(), {})
-
-
-def test_new_items_have_the_features_and_metadata_of_the_list(tmp_path: Path) -> None:
-    """An item that the model knows is left out. The others keep their own features and metadata."""
-    listed = listing(tmp_path, "age,item_id,tag,more\n20,i3,a,1\n,x,b,2\n33.5,007,,3\n")
-    assert listed.ids == ("i3", "x", "007")
-    assert listed.features == ({"tag": "a", "age": 20}, {"tag": "b", "age": None}, {"tag": None, "age": 33.5})
-    placed = place(listed, model(), declared(max_share=0.5, min_share=0.1))
-    assert placed.items.ids.all() == ["x", "007"]
-    assert placed.items.share == Share(model().n_items, 0.5, 0.1)
-    assert placed.fragments.describe(0) == b'{"item_id":"x","title":"First"}'
-    assert placed.filters.items(("field", "title", (("any", ("First",)),))).columns().tolist() == [0]
-    assert listing(tmp_path, "age,item_id,tag\n20,i3,a\n,x,b\n33.5,007,\n").digest == listed.digest
 
 
 @pytest.mark.parametrize("rows_at_once", [2, 1000])

@@ -9,11 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema, WrapValidator
 
-from svc.errors import UsersNotServed, ValidationFailed
-from svc.model.ranking.filter_fields import ClientTree
-from svc.model.ranking.query import Prepared, Restriction, Variation
-from svc.names import MAX_ID_CHARACTERS, Order
-from svc.serving.api.bodies.fields import (
+from svc.asking.costs import PLAIN_LIMIT
+from svc.asking.fields import (
     MAX_BATCH,
     MAX_BOOSTS,
     MAX_DISLIKES,
@@ -47,9 +44,12 @@ from svc.serving.api.bodies.fields import (
     invalid,
     whole,
 )
-from svc.serving.api.bodies.parsing import Rejected, parse, validation_error
-from svc.serving.api.bodies.rules import Answerable, items_at, rules_of
-from svc.serving.models.costs import PLAIN_LIMIT
+from svc.asking.parsing import Rejected, parse, validation_error
+from svc.asking.rules import Answerable, items_at, rules_of
+from svc.errors import UsersNotServed, ValidationFailed
+from svc.model.ranking.filter_fields import ClientTree
+from svc.model.ranking.query import Prepared, Restriction, Variation
+from svc.names import MAX_ID_CHARACTERS, Order
 
 if TYPE_CHECKING:
     from svc.model.model import Model

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from svc.asking.policy import Policy, Scheduled
 from svc.recipe.filter_tree import parse_filter
-from svc.serving.models.recipes import Policy, Scheduled
 from tests.serving.api.verbs.test_filters import RECOMMEND, RELATED, fields, filtering, genres_of, numbers
 
 pytestmark = pytest.mark.anyio

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from svc.asking.item_tables import MetadataTable, load_metadata
 from svc.errors import MetadataError
 from svc.recipe.load import LoadedRecipe
-from svc.serving.models.item_tables import MetadataTable, load_metadata
 from svc.settings import Settings
 from svc.sources.parquet import ParquetSource
 from tests.serving import artifacts
@@ -32,7 +32,7 @@ from pathlib import Path
 import pyarrow.csv, pyarrow.parquet
 from svc.errors import DataSourceError
 from svc.recipe.source_options import SourceSpec
-from svc.serving.models.item_tables import read_item_table
+from svc.asking.item_tables import read_item_table
 from svc.settings import Settings
 from svc.sources.base import SourceContext
 from svc.sources.base import TableBounds
@@ -222,7 +222,7 @@ def test_reading_does_not_import_pandas(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path\n"
         "from svc.recipe.load import load_recipe\n"
-        "from svc.serving.models.item_tables import load_metadata\n"
+        "from svc.asking.item_tables import load_metadata\n"
         "from svc.settings import Settings\n"
         "from tests.serving.artifacts import ids\n"
         f"loaded = load_recipe(Path({str(tmp_path)!r}) / 'a.yaml', {{}}, settings=Settings(), for_serving=True)\n"

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from svc.asking import fields
+from svc.asking.fields import FeatureValue, HistoryItem, ItemFeatures, ShownItem, digits, filter_at, whole
 from svc.errors import ValidationFailed
 from svc.model.ranking.query import Interaction, Shown
-from svc.serving.api.bodies import fields
-from svc.serving.api.bodies.fields import FeatureValue, HistoryItem, ItemFeatures, ShownItem, digits, filter_at, whole
 
 FEATURE: TypeAdapter[Any] = TypeAdapter(FeatureValue)
 HISTORY: TypeAdapter[Any] = TypeAdapter(HistoryItem)

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 
-from svc.model.columns.feature_values import Encoded
-from svc.model.ranking.filter_fields import LabelField
-from svc.model.ranking.item_sets import ItemSet
-from svc.model.ranking.query import Query
-from svc.model.ranking.rerank import Boost, Limit, Pin, Rotation, Rules
-from svc.serving.models.costs import (
-    LARGEST_CALL,
+from svc.asking.costs import (
     LONG_PROFILE,
     PLAIN_LIMIT,
     PLAIN_PROFILE,
     RULED_LIMIT,
     RULED_PROFILE,
-    UNKNOWN_PLAIN_S,
     Cost,
-    PlainCosts,
     cost_of,
 )
+from svc.model.columns.feature_values import Encoded
+from svc.model.ranking.filter_fields import LabelField
+from svc.model.ranking.item_sets import ItemSet
+from svc.model.ranking.query import Query
+from svc.model.ranking.rerank import Boost, Limit, Pin, Rotation, Rules
 
 SEEDS = np.arange(PLAIN_PROFILE + 1, dtype=np.int32)
 DESCRIBED = (Encoded(np.zeros(1, np.int64), np.ones(1), 1),)
@@ -69,28 +64,3 @@ def test_sizes_rules_and_explanations_decide_the_cost_class(query: Query, cost: 
 def test_a_query_with_a_reranked_page_is_never_cheap(name: str) -> None:
     assert cost_of(Query(limit=1, user=1, rules=RULES[name])) is Cost.RULED
     assert cost_of(Query(limit=1000, user=1, rules=RULES[name])) is Cost.HEAVY
-
-
-def test_the_measured_time_of_plain_queries_is_a_median() -> None:
-    """One slow measurement among many, even the first, has no effect."""
-    costs = PlainCosts()
-    assert costs.measured_s(1) == math.inf
-    for measured in (50.0, *[1.0] * 10):
-        costs.learn(1, measured)
-    assert costs.measured_s(1) == 1.0
-    costs.learn(1, 1000.0)
-    assert costs.measured_s(1) == 1.0
-
-
-def test_plain_queries_are_expected_to_take_the_measured_time() -> None:
-    """The time of an unmeasured number of queries is that of a similar number.
-
-    Without a similar number, it is a multiple of the time of one query.
-    """
-    costs = PlainCosts()
-    assert costs.measured_s(1) == math.inf
-    assert costs.expected_s(4) == 4 * UNKNOWN_PLAIN_S
-    costs.learn(1, 1e-4)
-    assert costs.expected_s(LARGEST_CALL) == pytest.approx(LARGEST_CALL * 1e-4)
-    costs.learn(200, 2e-3)
-    assert costs.expected_s(129) == 2e-3

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from pydantic_core import to_json
 
+from svc.asking.item_tables import ROWS_AT_ONCE, MetadataTable, ids_and_features, load_metadata, read_item_table
 from svc.errors import DataSourceError
 from svc.model.ids import IdTable
 from svc.model.model import Model
@@ -22,8 +23,6 @@ from svc.model.ranking.new_items import NewItems
 from svc.recipe import serving_schema
 from svc.recipe.load import LoadedRecipe
 from svc.recipe.serving_schema import Availability
-from svc.serving.models.fragments import ItemFragments
-from svc.serving.models.item_tables import ROWS_AT_ONCE, MetadataTable, ids_and_features, load_metadata, read_item_table
 from svc.settings import Settings
 from svc.sources.base import SourceContext, TableBounds
 
@@ -76,18 +75,6 @@ class NewItemList:
     """Digest of all other fields. Two lists with the same digest are equal."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PlacedItems:
-    """The items of a list of new items that one model does not know, in the form in which it recommends them.
-
-    `fragments` and `filters` cover only these items.
-    """
-
-    items: NewItems
-    fragments: ItemFragments
-    filters: FilterFields
-
-
 def read_new_items(
     recipe: LoadedRecipe, settings: Settings, variables: Mapping[str, str], n_items: int = 0
 ) -> NewItemList:
@@ -130,8 +117,7 @@ def new_items_of_recipe(
     declared = recipe.recipe.serving.new_items
     if declared is None:
         return None
-    listed = read_new_items(recipe, settings, variables, model.n_items)
-    return model.new_items(listed.ids, listed.features, declared.max_share, declared.min_share)
+    return place(read_new_items(recipe, settings, variables, model.n_items), model, declared)
 
 
 def place(
@@ -140,19 +126,14 @@ def place(
     declared: serving_schema.NewItems,
     *,
     yield_gil: Callable[[], None] = lambda: None,
-) -> PlacedItems:
-    """Return the items of the list that the model does not know, prepared for the model.
+) -> NewItems:
+    """Return the items of the list that the model does not know, with their vectors.
 
     `declared` has the bounds for the share of new items in a ranking. Call this function from a thread, because
     preparing a long list takes long. `yield_gil` is called after each item. Raises FeaturesNotSupported if the model
     has no item features, or FeatureValueUnusable if it cannot use the value of a feature.
     """
-    items = model.new_items(listed.ids, listed.features, declared.max_share, declared.min_share, yield_gil=yield_gil)
-    rows = model.unknown(listed.ids)
-    metadata = None
-    if listed.metadata is not None:
-        metadata = MetadataTable(listed.metadata.fields, [listed.metadata.rows[row] for row in rows.tolist()])
-    return PlacedItems(items, ItemFragments.build(items.ids, metadata), listed.filters.of_items(rows))
+    return model.new_items(listed.ids, listed.features, declared.max_share, declared.min_share, yield_gil=yield_gil)
 
 
 def _digest(

@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from svc.asking.fields import BoostAsked, LimitAsked, Part, PinAsked, filter_at, invalid
+from svc.asking.policy import active
 from svc.model.ranking.filter_fields import ClientTree, FilterFields, LabelField
 from svc.model.ranking.rerank import Boost, Limit, Rules
 from svc.recipe.filter_tree import undeclared_field
-from svc.serving.api.bodies.fields import BoostAsked, LimitAsked, Part, PinAsked, filter_at, invalid
-from svc.serving.models.recipes import active
 
 if TYPE_CHECKING:
+    from svc.asking.policy import Policy
     from svc.model.model import Model
     from svc.model.ranking.item_sets import ItemSet
     from svc.model.ranking.new_items import NewItems
-    from svc.serving.models.recipes import Policy
 
 Pins = Sequence[tuple[str, int]]
 

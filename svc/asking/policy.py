@@ -1,0 +1,80 @@
+"""The serving rules of a recipe: its filter, its fallback, and the rules that reorder a page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+
+from svc.recipe.filter_tree import Filter, parse_filter
+from svc.recipe.schema import Recipe
+
+if TYPE_CHECKING:
+    from svc.recipe.serving_schema import Timed
+
+Rule = TypeVar("Rule")
+
+
+class Scheduled(NamedTuple, Generic[Rule]):
+    """A boost or a pin that applies at Unix times t with `since` <= t < `until`."""
+
+    rule: Rule
+    since: float = -math.inf
+    until: float = math.inf
+
+    @classmethod
+    def of(cls, rule: Rule, times: Timed) -> Scheduled[Rule]:
+        """Return the rule with the times of its declaration in the recipe."""
+        since = -math.inf if times.from_ is None else times.from_.timestamp()
+        return cls(rule, since, math.inf if times.until is None else times.until.timestamp())
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The serving rules of a recipe. A request may replace each rule except `filter` and `users`."""
+
+    filter: Filter | None = None
+    """Only items that satisfy this filter are recommended."""
+    popular_fallback: bool = False
+    diversity: float = 0.0
+    limits: tuple[tuple[str, int], ...] = ()
+    boosts: tuple[Scheduled[tuple[Filter, float]], ...] = ()
+    """The filter and the factor of each boost."""
+    pins: tuple[Scheduled[tuple[str, int]], ...] = ()
+    """The item id and the position of each pin."""
+    users: bool = False
+    """True if requests may ask for users of an item (`:recommend-users`)."""
+
+    @property
+    def timed(self) -> bool:
+        """True if the rules have boosts or pins, each of which may have a beginning and an end."""
+        return bool(self.boosts or self.pins)
+
+    @property
+    def has_rules(self) -> bool:
+        """True if the rules may reorder the ranking of a request that sets no rules."""
+        return bool(self.diversity or self.limits or self.boosts or self.pins)
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> Policy:
+        serving, kinds = recipe.serving, recipe.filter_kinds
+        return cls(
+            filter=None if serving.filter is None else parse_filter(serving.filter, kinds),
+            popular_fallback=serving.fallback == "popular",
+            diversity=serving.diversity,
+            limits=tuple((limit.field, limit.max) for limit in serving.limits),
+            boosts=tuple(
+                Scheduled.of((parse_filter(boost.filter, kinds), boost.factor), boost) for boost in serving.boosts
+            ),
+            pins=tuple(Scheduled.of((pin.item_id, pin.position), pin) for pin in serving.pins),
+            users=serving.users,
+        )
+
+
+DEFAULT_POLICY = Policy()
+
+
+def active(schedule: Iterable[Scheduled[Rule]], now: float) -> list[Rule]:
+    """Return the boosts or pins that apply at the Unix time `now`."""
+    return [rule for rule, since, until in schedule if since <= now < until]
