@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from svc.model.codec import Stored
 from svc.model.history import History
 from svc.model.ranker.item_record import NEIGHBOURS, Feature, ItemRecord, has_no_label, label_columns, names
-from svc.model.ranking.item_sets import reaching
+from svc.model.ranking.item_sets import best
 from svc.model.ranking.query import Query, Ranking
 
 MOST_HISTORY: Final = 100
@@ -131,12 +131,12 @@ class PageRanker(Stored):
         own = np.add.reduce(self.contributions(history_of(query, history), items[:n], scores[:n]), axis=0)
         order = (-own).argsort(kind="stable")
         own = own.take(order)
-        best, shown, ties = items[:n].take(order), own - own[-1] + scores[n - 1], np.arange(n)
+        first, shown, ties = items[:n].take(order), own - own[-1] + scores[n - 1], np.arange(n)
         if n < len(items):
-            best, shown = np.concatenate([best, items[n:]]), np.concatenate([shown, scores[n:]])
+            first, shown = np.concatenate([first, items[n:]]), np.concatenate([shown, scores[n:]])
             ties = np.concatenate([ties, REORDERED + items[n:].astype(np.int64)])
         kept = slice(None if query.unordered else query.limit)
-        return Ranking(best[kept], shown[kept], ties=ties[kept])
+        return Ranking(first[kept], shown[kept], ties=ties[kept])
 
     def contributions(self, history: Items, items: Items, scores: Values) -> Values:
         """Return the contributions of the groups, (G, n), to the scores of `items`, (n,), best first by the winner.
@@ -224,9 +224,8 @@ def history_of(query: Query, history: History) -> NDArray[np.int32]:
 
 
 def _best_first(items: NDArray[np.int32], scores: Values, most: int) -> NDArray[np.intp]:
-    """Return an order of `items`: first at least the best `most`, by descending score, ties by ascending column."""
-    leaders = reaching(scores, most)
-    first = leaders[np.lexsort((items[leaders], -scores[leaders]))]
+    """Return an order of `items`: first the best `most`, by descending score, ties by ascending column."""
+    first = best(scores, most, items)
     others = np.ones(len(items), dtype=np.bool_)
     others[first] = False
     return np.concatenate([first, np.flatnonzero(others)])

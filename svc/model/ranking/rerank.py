@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from svc.model.ranking.filter_fields import LabelField
-from svc.model.ranking.item_sets import ItemSet, reaching
+from svc.model.ranking.item_sets import ItemSet, best
 
 ROTATED: Final = 100
 """The number of best items that rotation moves. They change places among themselves, so later pages stay the same."""
@@ -202,23 +202,23 @@ def rerank(
         return _rotate(candidates, rotation, wanted)
     most = rules.pool(wanted) if rules.share is None else len(candidates.items)
     ordered = _order_candidates(candidates, rules.boosts, most)
-    best = ordered.items[:ROTATED]
-    order = None if rotation is None else rotation.order(best, ordered.values[:ROTATED])
-    choice = _Choice(ordered.rotate(slice(len(best)), order), candidates.spare, rules)
+    first = ordered.items[:ROTATED]
+    order = None if rotation is None else rotation.order(first, ordered.values[:ROTATED])
+    choice = _Choice(ordered.rotate(slice(len(first)), order), candidates.spare, rules)
     diversified = _diversify(choice, rules, wanted, similar)
     _continue(choice, rules, wanted)
     if len(choice.chosen) < wanted and not choice.ordered.is_whole:
         whole = candidates if candidates.is_whole else candidates.whole()
         if rules.share is None:
             valued = _value_candidates(whole, rules.boosts)
-            choice = choice.among(valued.rotate(_places(valued.items, best), order), rules)
+            choice = choice.among(valued.rotate(_places(valued.items, first), order), rules)
             _select(choice, wanted)
         else:
             ordered = _order_candidates(whole, rules.boosts, len(whole.items))
-            choice = choice.among(ordered.rotate(slice(len(best)), order), rules)
+            choice = choice.among(ordered.rotate(slice(len(first)), order), rules)
             _continue(choice, rules, wanted)
     items = choice.items[choice.chosen]
-    reasons = _reasons(items, rules.boosts, _find_risen(best, order), diversified)
+    reasons = _reasons(items, rules.boosts, _find_risen(first, order), diversified)
     rows = list(zip(items.tolist(), choice.ordered.scores[choice.anchors].tolist(), reasons, strict=True))
     return _insert_pins(rows, rules.pins, pinned, wanted)
 
@@ -286,7 +286,7 @@ def _value_candidates(candidates: Candidates, boosts: Sequence[Boost]) -> _Value
 
 
 def _order_candidates(candidates: Candidates, boosts: Sequence[Boost], most: int) -> _Valued:
-    """Return the candidates by descending value. With boosts, return at least the `most` best, not all."""
+    """Return the candidates by descending value. With boosts, return the `most` best, not all."""
     valued = _value_candidates(candidates, boosts)
     if not boosts or not len(candidates.items):
         return valued
@@ -295,9 +295,8 @@ def _order_candidates(candidates: Candidates, boosts: Sequence[Boost], most: int
 
 
 def _best(valued: _Valued, positions: NDArray[np.intp], most: int) -> NDArray[np.intp]:
-    """Return the positions of at least the `most` best items, by descending value, equal values by ascending tie."""
-    leaders = positions[reaching(valued.values[positions], most)]
-    return leaders[np.lexsort((valued.ties[leaders], -valued.values[leaders]))]
+    """Return the positions of the `most` best items, by descending value, equal values by ascending tie."""
+    return positions[best(valued.values[positions], most, valued.ties[positions])]
 
 
 def _places(items: Items, some: Items) -> list[int]:

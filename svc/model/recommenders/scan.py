@@ -33,7 +33,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from svc.model.ranking.item_sets import ItemSet, group_count, group_maxima, mask, without
+from svc.model.ranking.item_sets import ItemSet, group_count, group_maxima, kth_largest, lower_bound, mask, without
 from svc.model.ranking.query import Ranking
 from svc.model.recommenders.base import is_few
 from svc.model.recommenders.products import UNIT_ROUNDOFF, RoundedItems, inner_products, product_of_one, row_sums
@@ -301,7 +301,7 @@ class _Question:
             look[excluded if stop == len(layout.columns) else excluded[excluded < stop]] = -np.inf
             if wanted.allowed is not None:
                 mask(look, self.flags().take(layout.columns[:stop]))
-            self.bound = _bound_of_groups(look, wanted.limit) - error + self.slack
+            self.bound = lower_bound(look, wanted.limit) - error + self.slack
             hits = (look >= self._floor(error)).nonzero()[0]
         if error > self.slack:  # `look` is of rounded vectors, so the hits are scored again in float32
             self._add(hits + start)
@@ -367,7 +367,7 @@ class _Question:
         self.positions, self.values = positions, values
 
     def _raise_bound(self) -> None:
-        self.bound = max(self.bound, _kth(self.values, self.wanted.limit))
+        self.bound = max(self.bound, kth_largest(self.values, self.wanted.limit))
 
     def _shorten(self, stop: int | None) -> None:
         """Move `end` forward if the bound allows.
@@ -539,27 +539,6 @@ def _first_block(layout: Layout, wanted: Sequence[Wanted], share: int) -> int:
     if wanted[0].offsets is not None:
         size = max(size, len(layout.columns) // share)
     return len(layout.columns) if layout.even else -(-size // NORM_STEP) * NORM_STEP
-
-
-def _bound_of_groups(scores: Scores, limit: int) -> float:
-    """Return a value that at least `limit` scores reach, because the maxima of `limit` groups reach it.
-
-    Scores that are left over after dividing them into groups are ignored.
-    """
-    groups = group_count(limit)
-    depth = len(scores) // groups
-    if depth <= 1:
-        return _kth(scores, limit)
-    maxima: Scores = np.maximum.reduce(scores[: depth * groups].reshape(depth, groups), axis=0)
-    maxima.partition(groups - limit)
-    return float(maxima[groups - limit])
-
-
-def _kth(values: Scores, k: int) -> float:
-    """Return the k-th largest value, or minus infinity if there are fewer."""
-    if len(values) < k:
-        return -math.inf
-    return float(np.partition(values, len(values) - k)[len(values) - k])
 
 
 def error_bound(components: int, reach: float) -> float:

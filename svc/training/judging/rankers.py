@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from statistics import median
 from typing import Any
 
@@ -17,6 +16,7 @@ from scipy import sparse
 from svc.cores import one_blas_thread, usable_cores
 from svc.model.history import History
 from svc.model.model import Model
+from svc.model.ranking.item_sets import best
 from svc.model.ranking.query import NO_ITEMS, Query
 from svc.training.data.split import SplitMatrices
 from svc.training.judging.evaluator import Rankings, Rows
@@ -48,55 +48,8 @@ class ScoreRanker:
             # 12,681 users, it took six times as long.
             scores, seen = self.scorer(rows), self.seen[rows]
             scores[np.repeat(np.arange(len(rows)), np.diff(seen.indptr)), seen.indices] = -np.inf
-            rankings += best_columns(scores, size)
+            rankings += [best(own, size).tolist() for own in scores]
         return rankings
-
-
-def best_columns(scores: Scores, k: int) -> Rankings:
-    """Return the columns of the `k` best scores of each row, (b, items), best first, without scores of −inf.
-
-    Equal scores are ordered by column.
-
-    To be faster than a sort of all scores, the columns are divided into g groups by j mod g, and the groups are
-    compared by their maxima first. The bound is the k-th largest maximum. At least k scores reach it, so only groups
-    whose maximum reaches it are searched. If many maxima equal the bound, like the zeros of a sparse model, only scores
-    above the bound are sorted. The first columns with the bound itself fill the remaining places.
-    """
-    b, n = scores.shape
-    groups = min(n, max(512, 8 * k))
-    depth = n // groups
-    head = scores[:, : depth * groups].reshape(b, depth, groups)
-    tail = np.pad(scores[:, depth * groups :], ((0, 0), (0, (depth + 1) * groups - n)), constant_values=-np.inf)
-    maxima = np.maximum(np.maximum.reduce(head, axis=1), tail)
-    kth_largest = max(groups - k, 0)
-    bound = np.partition(maxima, kth_largest, axis=1)[:, kth_largest]
-    wide = np.isneginf(bound) | (np.count_nonzero(maxima >= bound[:, np.newaxis], axis=1) > 2 * k)
-    floor = np.where(wide, np.nextafter(bound, np.inf, dtype=bound.dtype), bound)
-    rows, group = np.divmod(np.flatnonzero(maxima >= floor[:, np.newaxis]), groups)
-    values = np.concatenate([head[rows, :, group], tail[rows, group][:, np.newaxis]], axis=1)
-    at, layer = np.divmod(np.flatnonzero(values >= floor[rows, np.newaxis]), depth + 1)
-    rows, columns, values = rows[at], group[at] + layer * groups, values[at, layer]
-    best_first = np.lexsort((columns, -values, rows))
-    ends = np.searchsorted(rows[best_first], np.arange(b + 1)).tolist()
-    ranked = columns[best_first].tolist()
-    best = [ranked[begin : min(begin + k, end)] for begin, end in pairwise(ends)]
-    for row in np.flatnonzero(wide & (bound > -np.inf)).tolist():
-        missing = k - len(best[row])
-        if missing > 0:
-            best[row] += _first_equal(scores[row], bound[row], missing)
-    return best
-
-
-def _first_equal(scores: Scores, bound: float, count: int) -> list[int]:
-    """Return the first columns whose score is `bound`, at most `count`.
-
-    The beginning of the row is searched first, because it suffices for most rows.
-    """
-    columns = np.flatnonzero(scores[: 8 * count] == bound)
-    if len(columns) < count:
-        columns = np.flatnonzero(scores == bound)
-    first: list[int] = columns[:count].tolist()
-    return first
 
 
 _AT_ONCE = 256

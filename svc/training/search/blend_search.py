@@ -26,6 +26,7 @@ from scipy import sparse
 
 from svc import events, logs
 from svc.errors import FeatureRidgeFailed
+from svc.model.ranking import item_sets
 from svc.model.recommenders.base import Scorer as ServedScorer
 from svc.recipe.algorithms import BLEND, BLENDED, FACTORS, TOP_POP
 from svc.training.data.weights import HALF_LIFE, NO_DECAY, POPULARITY_HALF_LIFE
@@ -35,7 +36,7 @@ from svc.training.fitting.train import train_trial
 from svc.training.fitting.trial import TrialRecord
 from svc.training.judging.evaluator import Evaluator, Ranker, Rankings, Rows
 from svc.training.judging.intervals import is_gain
-from svc.training.judging.rankers import ScoreRanker, ScoresOfUsers, best_columns, rank_ms
+from svc.training.judging.rankers import ScoreRanker, ScoresOfUsers, rank_ms
 from svc.training.judging.recency import RecencySearch, choose
 from svc.training.judging.search_result import SearchResult, by_score
 from svc.training.judging.task import Task
@@ -337,8 +338,8 @@ class WeightSearch:
         for scores in parts:
             allowed = scores.copy()
             allowed[excluded] = -np.inf
-            for row, best in zip(wanted, best_columns(allowed, max(CANDIDATES, 2 * self._sample.cutoff)), strict=True):
-                row[best] = True
+            for row, own in zip(wanted, allowed, strict=True):
+                row[item_sets.best(own, max(CANDIDATES, 2 * self._sample.cutoff))] = True
         rows, items = wanted.nonzero()
         counts = wanted.sum(axis=1)
         places = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
