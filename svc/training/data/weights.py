@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import pandas as pd
@@ -23,7 +23,7 @@ from svc.model.history import decay_factors
 from svc.recipe.serving_schema import Popular
 from svc.recipe.training_schema import seconds
 from svc.training.data.stable_sort import stable_order
-from svc.training.data.times import from_reference
+from svc.training.data.times import from_reference, reference_time
 
 Weights = NDArray[np.float64]
 Event = float | Literal["exclude"]
@@ -195,6 +195,8 @@ def in_order(positions: sparse.csr_matrix) -> tuple[NDArray[np.int64], NDArray[n
 
 
 _NANOSECONDS = 1_000_000_000
+MOST_HALF_LIVES: Final = 500
+"""How many half-lives a choice may be later than the usual latest one. 2**-1074 is the least number above 0."""
 
 
 def recent_choices(
@@ -222,8 +224,12 @@ def recent_choices(
     counts = np.ones(len(chosen))
     if rule.half_life_s is not None and len(chosen):
         # Ages count from the latest choice, not from the start of the training. This scales all counts by one factor,
-        # so reruns agree and the counts of old data do not all round to 0.
-        since_latest = from_reference(latest, int(latest.max()))
+        # so reruns agree and the counts of old data do not all round to 0. They do not round to 0 either if one choice
+        # is years later than the others, because it counts as 500 half-lives after the usual latest.
+        spared = min(int(MOST_HALF_LIVES * rule.half_life_s * _NANOSECONDS), np.iinfo(np.int64).max)
+        since_reference = from_reference(latest, reference_time(latest, started_ns))
+        newest = min(int(since_reference.max()), spared)
+        since_latest = from_reference(np.minimum(since_reference, newest), newest)
         # Choices are added in order of age. Floating-point sums depend on the order, and two items whose choices have
         # the same ages must have exactly equal sums, so that ties between them are broken by column.
         by_age = stable_order([since_latest])

@@ -89,7 +89,7 @@ class Learned:
         """Return a ranker with the same weights and an item record computed from `matrix`, for the final model.
 
         Column c of `matrix`, (users, items), is item `items[c]` of the interactions. `ages` has the time of each entry,
-        in nanoseconds since any fixed time. It is None if the record is not ordered.
+        in nanoseconds from the reference time. It is None if the record is not ordered.
         """
         record = item_record(matrix, ages, self.windows, take_items(self.tables, items))
         return _ranker(record, self.ranker.weights, self.ranker.means, self.ranker.deviations)

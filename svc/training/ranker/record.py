@@ -23,6 +23,7 @@ from svc.settings import Settings
 from svc.sources.base import build_source
 from svc.training.data.features import FittedSide, fit_side
 from svc.training.data.fetch import TrainingData, feature_context
+from svc.training.data.times import usual_bounds
 from svc.training.fitting.algorithms.registry import ALGORITHMS
 
 DAY_NS: Final = 86_400 * 1_000_000_000
@@ -48,15 +49,17 @@ def take_items(tables: EncodedTables, items: NDArray[np.int64]) -> EncodedTables
 
 
 def windows_within(ages: sparse.csr_matrix | None) -> tuple[int, ...]:
-    """Return the WINDOWS, in days, that are not longer than the time span of the training data.
+    """Return the WINDOWS, in days, that are not longer than the training data.
 
-    `ages`, (users, items), has the time of each interaction, in nanoseconds since any fixed time. It is None if there
-    are no times.
+    `ages`, (users, items), has the time of each interaction, in nanoseconds from the reference time. It is None if
+    there are no times.
     """
-    if ages is None or not ages.nnz:
-        return ()
-    span = int(ages.data.max()) - int(ages.data.min())
-    return tuple(days for days in WINDOWS if days * DAY_NS <= span)
+    return () if ages is None else tuple(days for days in WINDOWS if days * DAY_NS <= _longest_age(ages))
+
+
+def _longest_age(ages: sparse.csr_matrix) -> int:
+    """Return the usual longest time from an interaction to the reference time, in nanoseconds."""
+    return max(0, -usual_bounds(ages.data)[0]) if ages.nnz else 0
 
 
 def item_record(
@@ -64,8 +67,8 @@ def item_record(
 ) -> ItemRecord:
     """Return the record of the items of `matrix`, (users, items).
 
-    - `ages` has the time of each entry of `matrix`, in nanoseconds since any fixed time. It is None if histories have
-      no order. The record then has no recent popularity.
+    - `ages` has the time of each entry of `matrix`, in nanoseconds from the reference time. Later entries count as at
+      this time. It is None if histories have no order. The record then has no recent popularity.
     - `windows` are those of recent popularity, in days.
     - `tables` have rows in the order of the columns of `matrix`.
     """
@@ -89,11 +92,11 @@ def _popularity(
     names: list[str] = ["popularity"]
     columns: list[NDArray[Any]] = [np.bincount(matrix.indices[matrix.data != 0], minlength=n_items)]
     if ages is not None:
-        since = ages.data.max(initial=np.iinfo(np.int64).min) - ages.data
+        since = np.maximum(-ages.data, 0)
         for days in windows:
             names.append(f"popularity_{days}d")
             columns.append(np.bincount(ages.indices[since < days * DAY_NS], minlength=n_items))
-        last = np.full(n_items, since.max(initial=0), dtype=np.int64)
+        last = np.full(n_items, _longest_age(ages), dtype=np.int64)
         np.minimum.at(last, ages.indices, since)
         names.append("since_last_choice")
         columns.append(last / DAY_NS)

@@ -285,16 +285,19 @@ def test_a_weight_halves_with_each_half_life_of_its_age() -> None:
     ("days", "reference", "ages"),
     [
         ([-3, -1, 400], -1, [2, 0, -1]),
-        ([-3, -1, 0], 0, [3, 1, 0]),
+        ([-3, -1, 0], -1, [2, 0, -1]),
+        ([-400, -3, -3, -1], -3, [397, 0, 0, -2]),
         ([1, 2, 400], 0, [0, 0, 0]),
+        ([-1, 2, 400], -1, [0, -1, -1]),
+        ([-1], -1, [0]),
     ],
-    ids=["one in the future", "none in the future", "all in the future"],
+    ids=["one in the future", "none in the future", "one long ago", "all in the future", "two in the future", "one"],
 )
-def test_ages_count_from_the_last_row_before_the_start_of_the_training(
+def test_ages_count_from_the_usual_last_row_before_the_start_of_the_training(
     days: list[int], reference: int, ages: list[int]
 ) -> None:
-    """Later rows have age 0. A warning has their number and an example."""
-    rows = [("u", item, 1.0, NOW_S + day * DAY) for item, day in zip("xyz", days, strict=True)]
+    """One row in 1,000, and at least one, may be later. A warning has the number of rows in the future, and one."""
+    rows = [("u", item, 1.0, NOW_S + day * DAY) for item, day in zip("wxyz", days, strict=False)]
     data = frame(rows, "u", "i", "w", "t")
     found = from_frame(data, WEIGHTED, Cleansing(), with_times=True, started_ns=NOW_S * 10**9)
     assert found.reference == (NOW_S + reference * DAY) * 10**9
@@ -480,6 +483,16 @@ def test_counts_depend_on_the_start_of_the_training_only_by_the_window() -> None
     assert first[2] == 1.0
     windows = [recent_choices(codes, codes, times, 3, Popular(window="1h"), started_ns=at) for at in starts]
     assert [found.tolist() for found in windows] == [[1.0, 1.0, 1.0], [0.0, 0.0, 0.0]]
+
+
+@pytest.mark.parametrize("stray", [4_070_908_800, 3_600, START_S], ids=["2099", "1970", "late"])
+def test_one_row_of_any_time_keeps_the_order_of_all_other_items_by_recent_choices(stray: int) -> None:
+    """The counts of other items do not round to 0 beside an item that was chosen decades later."""
+    rows = [(user, user, START_S - (9_000 - 3 * user) * DAY) for user in range(8)]
+    order = counted(rows, 9, Popular(half_life="1d")).argsort()[-8:]
+    found = counted([*rows, (8, 8, stray)], 9, Popular(half_life="1d"))
+    assert [item for item in found.argsort().tolist() if item != 8] == order.tolist()
+    assert (found[:8] > 0).all()
 
 
 @pytest.mark.parametrize("dedup", ["keep_first", "keep_last", "none", "count"])

@@ -16,6 +16,7 @@ from svc.recipe.training_schema import FeatureSide
 from svc.settings import Settings
 from svc.training.data import fetch
 from svc.training.data.features import FittedSide, fit_side
+from svc.training.data.times import reference_time
 from svc.training.ranker.record import DAY_NS, SHRINKAGE, item_record, item_tables, windows_within
 from tests.model.ranker.records import require_fitting
 from tests.training.runs import Make, features_of
@@ -25,7 +26,7 @@ SHAPE = (4, 4)
 
 
 def matrices() -> tuple[sparse.csr_matrix, sparse.csr_matrix]:
-    """Return choices, and their times in nanoseconds before a fixed moment."""
+    """Return choices, and their times in nanoseconds before the reference time."""
     ages = np.array([-round(days * DAY_NS) for days in DAYS], dtype=np.int64)
     ones = np.ones(len(USERS), dtype=np.float32)
     return sparse.csr_matrix((ones, (USERS, ITEMS)), SHAPE), sparse.csr_matrix((ages, (USERS, ITEMS)), SHAPE)
@@ -55,22 +56,48 @@ def test_popularity_counts_users_over_all_time_and_within_windows() -> None:
     assert found.popularity_names == (
         "popularity", "popularity_7d", "popularity_30d", "popularity_90d", "since_last_choice"
     )  # fmt: skip
-    latest, longest = 0.5, 99.5
     expected = [
-        [3, 2, 2, 3, 0.0],
-        [2, 0, 1, 1, 8 - latest],
-        [1, 0, 0, 1, 89 - latest],
-        [0, 0, 0, 0, longest],  # never chosen: as long ago as anything is known
+        [3, 2, 2, 3, 0.5],
+        [2, 0, 1, 1, 8],
+        [1, 0, 0, 1, 89],
+        [0, 0, 0, 0, 89],  # never chosen: as long ago as choices usually are
     ]
     np.testing.assert_allclose(found.popularity, np.log1p(expected), rtol=1e-6)
 
 
 def test_windows_longer_than_the_data_are_left_out() -> None:
     _, ages = matrices()
+    ages.data[4] = -95 * DAY_NS
     assert windows_within(ages) == (7, 30, 90)
     ages.data //= 2
     assert windows_within(ages) == (7, 30)
     assert windows_within(None) == ()
+
+
+@pytest.mark.parametrize("days", [27_000, 20, 0, -16_000], ids=["2099", "late", "at the end", "1970"])
+def test_one_row_of_any_time_changes_only_the_record_of_its_own_item(days: int) -> None:
+    """Windows, and the ages of items that others chose or nobody chose, stay the same."""
+    rng = np.random.default_rng(3)
+    n_users, n_items = 30, 12
+    chosen = rng.random((n_users, n_items)) < 0.6
+    chosen[:, [0, n_items - 1]] = False
+    before = np.where(chosen, -rng.integers(1, 60, chosen.shape) * DAY_NS, 0)
+    before[chosen.nonzero()[0][:4], chosen.nonzero()[1][:4]] = [0, 0, 0, -60 * DAY_NS]
+    before[chosen.nonzero()[0][4:6], chosen.nonzero()[1][4:6]] = -60 * DAY_NS
+
+    def of(users: np.ndarray, items: np.ndarray, times: np.ndarray) -> tuple[tuple[int, ...], ItemRecord]:
+        reference = reference_time(times, 30_000 * DAY_NS)
+        shape = (n_users, n_items)
+        ones = np.ones(len(users), dtype=np.float32)
+        matrix, ages = (sparse.csr_matrix((data, (users, items)), shape) for data in (ones, times - reference))
+        return windows_within(ages), item_record(matrix, ages, windows_within(ages), ())
+
+    users, items = chosen.nonzero()
+    times = before[users, items]
+    windows, plain = of(users, items, times)
+    found_windows, found = of(np.append(users, 0), np.append(items, 0), np.append(times, days * DAY_NS))
+    assert found_windows == windows == (7, 30)
+    np.testing.assert_array_equal(found.popularity[1:], plain.popularity[1:])
 
 
 def test_neighbours_are_the_other_items_with_the_largest_cosines() -> None:
