@@ -37,9 +37,15 @@ class Sent:
     taken: int = field(default=0, init=False)
     """Number of received parts."""
 
+    kids: list[str] = field(default_factory=list, init=False)
+    """Ids of accepted keys that the application noted."""
+
     def __post_init__(self) -> None:
         self.head = Head(self.method, self.target, self.headers)
         self._rest = iter(self.parts)
+
+    def note_kid(self, kid: str) -> None:
+        self.kids.append(kid)
 
     async def receive(self) -> bytes:
         await trio.sleep(self.pause_s)

@@ -156,12 +156,13 @@ class Authenticator:
         """Return the key id of a key in the cache, or None if the key was not accepted or has left the cache."""
         return self._accepted.get(self._fingerprint(value))
 
-    def passes(self, value: bytes | None, client: str) -> bool:
-        """Return True if no keys are configured, or if this key is in the cache of accepted keys."""
-        if not self._keys:
-            self._note_bypass(client)
-            return True
-        return value is not None and self._accepted.get(self._fingerprint(value)) is not None
+    def note_bypass(self, client: str) -> None:
+        """Log the first request of a client to a server without keys, and each request with `log_each_bypass`."""
+        if self._seen.get(client) is None:
+            self._seen.put(client, True)
+            logs.emit(events.AUTH_ANONYMOUS_BYPASS_FIRST_SEEN, client=client)
+        if self._log_each_bypass:
+            logs.emit(events.AUTH_ANONYMOUS_BYPASS, client=client)
 
     async def check(self, value: bytes | None, client: str) -> str:
         """Return the key id of a key. Raises MissingApiKey or InvalidApiKey, after the delay of `refusals`.
@@ -194,11 +195,3 @@ class Authenticator:
     def _fingerprint(self, value: bytes) -> bytes:
         """Return a fast keyed hash, under which the cache finds a key without holding its plaintext."""
         return hashlib.blake2b(value, key=self._secret, digest_size=16).digest()
-
-    def _note_bypass(self, client: str) -> None:
-        """Log the first request of a client to a server without keys, and each request with `log_each_bypass`."""
-        if self._seen.get(client) is None:
-            self._seen.put(client, True)
-            logs.emit(events.AUTH_ANONYMOUS_BYPASS_FIRST_SEEN, client=client)
-        if self._log_each_bypass:
-            logs.emit(events.AUTH_ANONYMOUS_BYPASS, client=client)

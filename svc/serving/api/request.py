@@ -226,15 +226,18 @@ class Request:
         if the client disconnects while the key is checked or the refusal is delayed.
         """
         auth, key, client, policies = self._checks.auth, self.key, self.incoming.client, self._checks.policies
-        if auth.passes(key, client):
-            kid = None if policies is None or key is None else auth.kid_of(key)
-        else:
+        if not auth.required:
+            auth.note_bypass(client)
+            return
+        kid = None if key is None else auth.kid_of(key)
+        if kid is None:
             try:
                 kid = await self.unless_gone(lambda: auth.check(key, client))
             except ApiError as error:
                 self._checks.metrics.of(AUTH_FAILURES, code=error.code).inc()
                 raise
-        if policies is not None and kid is not None:
+        self.incoming.note_kid(kid)
+        if policies is not None:
             self.permit = await self._delay_refusal(policies, partial(policies.admit, kid, endpoint, recipe))
 
     async def charge(self, count: int, least: int | None = None) -> None:

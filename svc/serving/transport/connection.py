@@ -152,6 +152,8 @@ class Connection:
         self._rank = Rank.NEWCOMER
         self.arrived_s = self.late_s = 0.0
         self.client = ""
+        self.kid: str | None = None
+        """Id of the key of the last request, or None before the first accepted key."""
 
     async def run(self) -> None:
         """Answer requests until the client or the server ends the connection.
@@ -340,6 +342,10 @@ class Exchange:
         self._rank = Rank.KNOWN
         self._connection = connection
         self._reader = reader
+
+    def note_kid(self, kid: str) -> None:
+        """Take turns with the other connections of this key from now on."""
+        self._connection.kid = kid
 
     async def receive(self) -> bytes:
         """Return the next part of the body, or empty bytes after the last part.

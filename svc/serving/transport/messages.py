@@ -81,6 +81,9 @@ class Incoming(Protocol):
 
     Most requests have a whole body, and the application then needs no deadline for reading it."""
 
+    def note_kid(self, kid: str) -> None:
+        """Take note of the id of the request's accepted API key (kid)."""
+
     async def receive(self) -> bytes:
         """Return the next part of the body, or empty bytes after the last part.
 

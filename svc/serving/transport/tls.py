@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import socket
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
 from contextlib import suppress
 from http import HTTPStatus
@@ -25,7 +25,7 @@ from hypercorn.typing import ConnectionState
 from svc import events, logs
 from svc.errors import ApiError, HeadersTooLarge, MalformedRequest
 from svc.serving.transport.certificate import Tls
-from svc.serving.transport.connection import LINGER_S, READ_BYTES, ConnectionLimits, Shared
+from svc.serving.transport.connection import LINGER_S, ConnectionLimits, Shared
 from svc.serving.transport.http1 import MAX_HEAD_BYTES, MAX_HEADERS
 from svc.serving.transport.messages import SLOWEST_BYTES_PER_S, ClientGone, Head, RequestHandler, Response
 from svc.serving.transport.pacing import Rank
@@ -40,6 +40,19 @@ FRAMES_A_PIECE, PIECE_BYTES = 16, 4096
 
 If four clients flood PING, SETTINGS or empty DATA frames, the longest turn takes 2 ms. It takes 56 to 71 ms if
 hypercorn gets 64 KiB at once."""
+HEADERS, CONTINUATION = 1, 9
+"""Types of the frames that carry a header block (RFC 9113, 6.2 and 6.10)."""
+PADDED, PRIORITY = 0x8, 0x20
+BLOCK_START_BYTES = 40
+"""Number of bytes at the beginning of a header block that are checked for updates of the table size."""
+# RFC 7541, 4.2 allows two updates. A block that consists of updates takes 1 µs a byte, five times as long as others.
+_size_updates = re.compile(rb"(?:[\x20-\x3e]|\x3f[\x80-\xff]{0,10}[\x00-\x7f]){3}")
+MOST_KEYLESS = 1024
+"""Maximum number of open requests without an accepted key, on all TLS connections of a process (`Keyless`).
+
+An open request takes 12 KB, and up to 100 KB if its client sends a body before its key is known."""
+AHEAD_BYTES = 1 << 14
+"""Number of bytes of a body from which a request that waits for its key does not read on."""
 LAST_FRAME_S = 0.05
 """Pause before an idle connection ends, so that hypercorn can still send the last frame of an answer."""
 Message = MutableMapping[str, Any]
@@ -57,9 +70,10 @@ class AsgiApplication:
     A WebSocket handshake gets the answer that a GET without the upgrade would get.
     """
 
-    def __init__(self, application: RequestHandler, *, unread_s: float) -> None:
+    def __init__(self, application: RequestHandler, *, unread_s: float, caller: Caller | None = None) -> None:
         self._application = application
         self._unread_s = unread_s
+        self._caller = caller or Caller(Keyless(), lambda: None)
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         """Answer one request. Sends nothing if the client has disconnected.
@@ -72,7 +86,13 @@ class AsgiApplication:
         kind = _KINDS.get(scope["type"])
         if kind is None:
             raise NotImplementedError(f"only requests are answered here, not {scope['type']}")
-        incoming = AsgiRequest(receive, (scope.get("client") or ("",))[0])
+        incoming = AsgiRequest(receive, (scope.get("client") or ("",))[0], self._caller)
+        try:
+            await self._exchange(kind, scope, incoming, send)
+        finally:
+            incoming.leave()
+
+    async def _exchange(self, kind: str, scope: Mapping[str, Any], incoming: AsgiRequest, send: Send) -> None:
         response = await self._answer(scope, incoming)
         if response is None:
             return
@@ -146,12 +166,27 @@ class AsgiRequest:
     whole_body: bytes | None = None
     head: Head
 
-    def __init__(self, receive: Receive, client: str) -> None:
+    def __init__(self, receive: Receive, client: str, caller: Caller | None = None) -> None:
         self.client = client
+        self._caller = caller
         self.arrived_s = trio.current_time()
         self._receive = receive
         self._ahead: deque[bytes] = deque()
-        self.ended = False
+        self.ended = self._is_gone = False
+        if caller is not None:
+            caller.count(1)
+
+    def note_kid(self, kid: str) -> None:
+        """Take note of the id of the request's accepted key. The request then counts as keyless no longer."""
+        if self._caller is not None:
+            self._caller.kid = kid
+            self._caller.count(-1)
+            self._caller = None
+
+    def leave(self) -> None:
+        """Stop counting the request, unless its body has not ended. Then it keeps its stream, and still counts."""
+        if self._caller is not None and (self.ended or self._is_gone):
+            self._caller.count(-1)
 
     async def receive(self) -> bytes:
         """Return the next part of the body, or empty bytes after the last part. Raises ClientGone."""
@@ -160,9 +195,9 @@ class AsgiRequest:
         return self._ahead.popleft() if self._ahead else b""
 
     async def until_gone(self) -> None:
-        """Return when the client has disconnected. Never returns once READ_BYTES or more wait for `receive`."""
+        """Return when the client has disconnected. Never returns once AHEAD_BYTES or more wait for `receive`."""
         with suppress(ClientGone):
-            while sum(map(len, self._ahead)) < READ_BYTES:
+            while sum(map(len, self._ahead)) < AHEAD_BYTES:
                 await self._read()
             await trio.sleep_forever()
 
@@ -175,10 +210,51 @@ class AsgiRequest:
     async def _read(self) -> None:
         message = await self._receive()
         if message["type"].endswith(".disconnect"):
+            self._is_gone = True
             raise ClientGone
         if message.get("body"):
             self._ahead.append(message["body"])
         self.ended = not message.get("more_body", False)
+
+
+class Keyless:
+    """The numbers of open requests without an accepted key, for all TLS connections of a process.
+
+    Above MOST_KEYLESS, the connection with the most ends. So clients without a key cannot fill the memory, and need
+    as many connections as requests to keep out a client with a few.
+    """
+
+    def __init__(self) -> None:
+        self._counts = Counter[Caller]()
+        self._total = 0
+
+    def count(self, caller: Caller, change: int) -> None:
+        """Add `change`, and end a connection if there are too many requests."""
+        if change < 0 and not self._counts[caller]:
+            return  # the connection has ended
+        self._counts[caller] += change
+        self._total += change
+        if self._total > MOST_KEYLESS:
+            ((most, _),) = self._counts.most_common(1)
+            self.forget(most)
+            most.end()
+
+    def forget(self, caller: Caller) -> None:
+        """Stop counting the requests of a connection that ends."""
+        self._total -= self._counts.pop(caller, 0)
+
+
+class Caller:
+    """The client of one TLS connection. `end` ends the connection, `kid` is the id of its last accepted key."""
+
+    def __init__(self, keyless: Keyless, end: Callable[[], None]) -> None:
+        self.end = end
+        self.kid: str | None = None
+        self._keyless = keyless
+
+    def count(self, change: int) -> None:
+        """Add `change` to the number of open requests without an accepted key."""
+        self._keyless.count(self, change)
 
 
 class TlsServer:
@@ -190,26 +266,31 @@ class TlsServer:
         self._config = _config(shared.limits)
         self._context = WorkerContext(None)
         self._context.terminated = _Leaving()
-        application: Any = AsgiApplication(shared.application, unread_s=shared.limits.unread_s)
-        self._application = ASGIWrapper(application)
+        self._keyless = Keyless()
 
     async def run(self, connected: socket.socket) -> None:
         """Serve one connection until the client or the server ends it.
 
         An unexpected exception is logged and ends this connection only.
         """
-        stream = _Stream(trio.socket.from_stdlib_socket(connected), self._tls, self._shared)
+        scope = trio.CancelScope()
+        caller = Caller(self._keyless, scope.cancel)
+        shared = self._shared
+        stream = _Stream(trio.socket.from_stdlib_socket(connected), self._tls, shared)
+        application: Any = AsgiApplication(shared.application, unread_s=shared.limits.unread_s, caller=caller)
         try:
-            # hypercorn declares trio.SSLStream here, but calls only methods that `_Stream` has too.
-            await TCPServer(self._application, self._config, self._context, ConnectionState({}), stream)  # type: ignore[arg-type]
+            with scope:
+                # hypercorn declares trio.SSLStream here, but calls only methods that `_Stream` has too.
+                await TCPServer(ASGIWrapper(application), self._config, self._context, ConnectionState({}), stream)  # type: ignore[arg-type]
         except* (KeyError, UnicodeDecodeError):
             pass  # hypercorn raises KeyError for bytes after a refused body, UnicodeDecodeError for non-ASCII headers
         except* Exception as group:
             error = group.exceptions[0]
             logs.emit(events.CONNECTION_FAILED, error=f"{type(error).__name__}: {error}")
         finally:
+            self._keyless.forget(caller)
             connected.close()
-            self._shared.spread.show(-1)
+            shared.spread.show(-1)
 
     async def end(self) -> None:
         """End idle connections now, and busy ones when they become idle."""
@@ -238,6 +319,7 @@ def _config(limits: ConnectionLimits) -> Config:
     config.keep_alive_timeout = limits.idle_s
     config.keep_alive_max_requests = sys.maxsize  # at this count hypercorn's HTTP/2 loses requests in flight
     config.h11_max_incomplete_size = config.h2_max_header_list_size = MAX_HEAD_BYTES
+    config.max_app_queue_size = 4  # frames of a body, of at most 16 KiB, that wait for a request that does not read
     config.ssl_handshake_timeout = HANDSHAKE_S
     # Closes connections that hypercorn never closes itself, such as after a failed WebSocket handshake.
     config.read_timeout = round(limits.idle_s + limits.unread_s)
@@ -251,21 +333,48 @@ class Frames:
         self._data = b""
         self._left = PREFACE_BYTES
         """Number of bytes until the current frame or the preface ends."""
+        self._block_bytes, self._block_start = 0, b""
 
     def feed(self, data: bytes) -> None:
         """Add received bytes."""
         self._data += data
 
     def take(self) -> bytes:
-        """Return the next piece, or empty bytes if more bytes must arrive first."""
+        """Return the next piece, or empty bytes if more bytes must arrive first.
+
+        Raises HeadersTooLarge if a header block has more than MAX_HEAD_BYTES, and MalformedRequest if three
+        updates of the table size begin it.
+        """
         end = self._left
         for _ in range(FRAMES_A_PIECE):
             if end + FRAME_HEAD_BYTES > len(self._data):
                 break
-            end += FRAME_HEAD_BYTES + int.from_bytes(self._data[end : end + 3])
+            length = int.from_bytes(self._data[end : end + 3])
+            # Waits for the first bytes of a block, so that `_check_block` sees them.
+            if end + FRAME_HEAD_BYTES + min(length, BLOCK_START_BYTES) > len(self._data):
+                break
+            self._check_block(end, length)
+            end += FRAME_HEAD_BYTES + length
         piece, self._data = self._data[:end], self._data[end:]
         self._left = end - len(piece)
         return piece
+
+    def _check_block(self, frame: int, length: int) -> None:
+        """Count the bytes of a frame that belong to a header block, and check the block's size and beginning."""
+        kind, flags = self._data[frame + 3], self._data[frame + 4]
+        if kind == HEADERS:
+            self._block_bytes, self._block_start = 0, b""
+        elif kind != CONTINUATION:
+            return
+        if len(self._block_start) < BLOCK_START_BYTES:  # an attacker can divide the updates among several frames
+            skipped = (1 if flags & PADDED else 0) + (5 if flags & PRIORITY else 0) if kind == HEADERS else 0
+            start = frame + FRAME_HEAD_BYTES
+            self._block_start += self._data[start + skipped : start + min(length, BLOCK_START_BYTES)]
+            if _size_updates.match(self._block_start):
+                raise MalformedRequest("a header block begins with too many updates of its table")
+        self._block_bytes += length
+        if self._block_bytes > MAX_HEAD_BYTES:
+            raise HeadersTooLarge
 
 
 class _Stream:
@@ -276,6 +385,7 @@ class _Stream:
     """
 
     def __init__(self, connected: trio.socket.SocketType, tls: Tls, shared: Shared) -> None:
+        self._application = shared.application
         stream = trio.SocketStream(connected)
         self._stream = trio.SSLStream(stream, tls.context, server_side=True, https_compatible=True)
         self._turns = shared.turns
@@ -292,12 +402,17 @@ class _Stream:
             await self._turns.enter(Rank.KNOWN)
             return data
         rank = Rank.GOING_ON
-        while not (piece := self._frames.take()):
-            rank = Rank.KNOWN
-            data = bytes(await self._stream.receive_some(most))
-            if not data:
-                return data
-            self._frames.feed(data)
+        try:
+            while not (piece := self._frames.take()):
+                rank = Rank.KNOWN
+                data = bytes(await self._stream.receive_some(most))
+                if not data:
+                    return data
+                self._frames.feed(data)
+        except ApiError as error:
+            # Counts and logs the refusal. The client gets no answer, only the end of its connection.
+            self._application.refuse(error, str(self._stream.transport_stream.socket.getpeername()[0]))
+            return b""
         await self._turns.enter(rank)
         return piece
 

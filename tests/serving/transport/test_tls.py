@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,11 @@ from hypercorn.events import RawData
 from hypercorn.protocol import ProtocolWrapper
 from structlog.testing import capture_logs
 
+from svc.errors import ApiError
+from svc.serving.transport import tls
 from svc.serving.transport.certificate import Tls
 from svc.serving.transport.connection import Spread
-from svc.serving.transport.http1 import MAX_HEADERS
+from svc.serving.transport.http1 import MAX_HEAD_BYTES, MAX_HEADERS
 from svc.serving.transport.messages import ClientGone, Incoming, Response
 from svc.serving.transport.tls import (
     FRAMES_A_PIECE,
@@ -171,6 +174,142 @@ def test_hypercorn_gets_a_few_frames_at_once(step: int) -> None:
             pieces.append(piece)
     assert b"".join(pieces) == sent
     assert max(piece.count(PING) for piece in pieces) <= FRAMES_A_PIECE
+
+
+def framed(block: bytes, *, first: int = 1 << 14) -> bytes:
+    """Return a header block as HEADERS and CONTINUATION frames of stream 1, the first with `first` bytes."""
+    cuts = [0, *range(first, len(block), 1 << 14), len(block)]
+    parts = [block[start:end] for start, end in pairwise(cuts)]
+    return b"".join(
+        len(part).to_bytes(3) + bytes([9 if number else 1, (not number) | 4 * (number == len(parts) - 1)])
+        + (1).to_bytes(4) + part
+        for number, part in enumerate(parts)
+    )  # fmt: skip
+
+
+def indexed(size: int) -> bytes:
+    """Return the encoded HEAD, with a further header that fills the block to `size` bytes."""
+    start = b"\x82\x87\x84\x41\x09localhost"
+    length = size - len(start) - 7
+    return start + b"\x10\x01a\x7f" + bytes([(length - 127) & 127 | 128, (length - 127) >> 7 & 127 | 128,
+                                              (length - 127) >> 14]) + b"x" * length  # fmt: skip
+
+
+async def answered(port: int, issuer: Issuer, sent: bytes) -> bool:
+    """Return True if a request of these bytes is answered, and False if the connection ends."""
+    client = Http2(await connect(port, issuer, "h2"))
+    await client.flush()
+    with suppress(trio.BrokenResourceError):  # the connection may end before all bytes are sent
+        for start in range(0, len(sent), 1000):
+            await client.stream.send_all(sent[start : start + 1000])
+    found = False
+    with suppress(trio.BrokenResourceError):
+        while data := await client.stream.receive_some():
+            found |= any(frame[3] == 1 for frame in frames_of(data))
+            if found:
+                break
+    await client.stream.aclose()
+    return found
+
+
+def frames_of(data: bytes) -> Iterator[bytes]:
+    while data:
+        end = 9 + int.from_bytes(data[:3])
+        yield data[:end]
+        data = data[end:]
+
+
+async def test_a_header_block_above_64_kib_ends_the_connection(issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All frames of the block count. Its end never reaches hypercorn, and the refusal is counted."""
+    app = Counting()
+    async with listening(app, tls=issuer.tls()) as port:
+        assert await answered(port, issuer, framed(indexed(60_000)))
+        assert app.refused == []
+        for size in (MAX_HEAD_BYTES + 1, 1 << 20):
+            assert not await answered(port, issuer, framed(indexed(size)))
+        assert not await answered(port, issuer, framed(indexed(MAX_HEAD_BYTES + 1), first=0))
+    assert app.refused == ["HEADERS_TOO_LARGE"] * 3
+
+
+@pytest.mark.parametrize("first", [0, 1, 2, 16_384])
+async def test_updates_of_the_table_size_are_few(issuer: Issuer, first: int) -> None:
+    """The RFC allows two. 60,000 updates stop the event loop for 60 ms, in any division of the block into frames."""
+    app = Counting()
+    async with listening(app, tls=issuer.tls()) as port:
+        for update in (b"\x20", b"\x3f\xe1\x1f"):
+            assert await answered(port, issuer, framed(update * 2 + indexed(1000), first=first or 1))
+            assert not await answered(port, issuer, framed(update * 3 + indexed(1000), first=first))
+            assert not await answered(port, issuer, framed(update * 10_000 + indexed(1000), first=first))
+    assert app.refused == ["MALFORMED_REQUEST"] * 4
+
+
+class Counting(Echo):
+    """Counts what it refuses. `/known` is a request with a key, and lasts until its client disconnects.
+
+    `many` is set at the 53rd request.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused: list[str] = []
+        self.many = trio.Event()
+
+    def refuse(self, error: ApiError, client: str) -> Response:
+        assert client == "127.0.0.1"
+        self.refused.append(error.code)
+        return super().refuse(error, client)
+
+    async def __call__(self, incoming: Incoming) -> Response | None:
+        if incoming.head.target == b"/known":
+            incoming.note_kid("k")
+            incoming.head.target = b"/gone"
+        if len(self.asked) == 52:
+            self.many.set()
+        return await super().__call__(incoming)
+
+
+async def open_streams(port: int, issuer: Issuer, path: str, streams: range, *, ended: bool = True) -> Http2:
+    client = Http2(await connect(port, issuer, "h2"))
+    for number in streams:
+        head = [pair for pair in HEAD if pair[0] != ":path"] + [(":path", path)]
+        client.h2.send_headers(2 * number + 1, head, end_stream=ended)
+    await client.flush()
+    return client
+
+
+async def test_open_requests_without_a_key_are_few(issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above the bound, the connection with the most ends. Requests with an accepted key do not count."""
+    monkeypatch.setattr(tls, "MOST_KEYLESS", 20)
+    app = Counting()
+    async with listening(app, tls=issuer.tls()) as port, client_of(port, issuer, http2=True) as good:
+        few = await open_streams(port, issuer, "/gone", range(3))
+        keyed = await open_streams(port, issuer, "/known", range(50))
+        await app.many.wait()
+        for _ in range(3):
+            many = await open_streams(port, issuer, "/gone", range(18))
+            assert await many.until(h2.events.StreamEnded) is None
+            await many.stream.aclose()
+        assert (await good.get("/")).content == b"well"
+        for client in (few, keyed):
+            client.h2.ping(b"eight by")
+            await client.flush()
+            assert await client.until(h2.events.PingAckReceived) is not None
+            await client.stream.aclose()
+
+
+async def test_streams_whose_body_never_ends_count_on(issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refused request without the end of its body keeps its stream, so answers do not lift the bound."""
+    monkeypatch.setattr(tls, "MOST_KEYLESS", 20)
+    async with listening(Echo(), tls=issuer.tls(), unread_s=0.01) as port:
+        client = await open_streams(port, issuer, "/", range(15), ended=False)
+        await trio.sleep(1)
+        for number in range(15, 30):
+            client.h2.send_headers(2 * number + 1, HEAD, end_stream=False)
+        with suppress(trio.BrokenResourceError):
+            await client.flush()
+            while await client.stream.receive_some():
+                pass
+        await client.stream.aclose()
 
 
 async def test_every_connection_gets_its_bytes_in_pieces(issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
