@@ -169,12 +169,16 @@ def check_sizes(model: Model) -> None:
     """Raise PayloadInvalid if the parts of the model do not fit each other."""
     n_users, n_items = model.n_users, model.n_items
     history, scorer, cold = model.history, model.scorer, model.cold
-    for ids in (model.user_ids, model.item_ids):
+    for ids in (model.user_ids, model.item_ids, *(() if model.other_user_ids is None else (model.other_user_ids,))):
         if not len(ids) == len(ids.hashes) == len(ids.offsets) - 1:
             raise PayloadInvalid(f"payload: {len(ids)} ids do not match their hashes or offsets")
     for rows in (model.hidden, model.hidden_new):
         if rows is not None and len(rows) != n_users:
             raise PayloadInvalid(f"payload: {n_users} users do not match {len(rows)} rows of hidden items")
+    others = (model.other_user_ids, model.hidden_of_others)
+    n_others, n_rows = (0 if part is None else len(part) for part in others)
+    if n_others != n_rows:
+        raise PayloadInvalid(f"payload: {n_others} other users do not match {n_rows} rows of hidden items")
     if (n_users, n_items) != (len(history), scorer.n_items):
         parts = f"{len(history)} histories and {scorer.n_items} scored items"
         raise PayloadInvalid(f"payload: {n_users} users and {n_items} items do not match {parts}")

@@ -94,6 +94,12 @@ class Model(Stored):
     Columns are rows of `hidden_new_ids`.
     """
     hidden_new_ids: IdTable | None = None
+    hidden_of_others: History | None = None
+    """The items that must not be shown to users who are not in `user_ids`, because all their rows are hidden.
+
+    Rows are those of `other_user_ids`. Columns from `n_items` on are new items, in the rows of `hidden_new_ids`.
+    """
+    other_user_ids: IdTable | None = None
     ranker: PageRanker | None = None
     """Reorders the best items that `scorer` ranks for a user. Stored if the model has a ranker."""
     user_moments: NDArray[np.float64] | None = field(init=False, default=None)
@@ -178,9 +184,9 @@ class Model(Stored):
         Raises UnknownUser if there is no profile and no `fallback`. Raises FeaturesNotSupported and
         FeatureValueUnusable for `user_features`.
         """
-        brings_back = include_seen is True
-        include_seen = self.repeats if include_seen is None else include_seen
         user = -1 if user_id is None else self.user_ids.index(user_id)
+        hidden, hidden_new = self._hidden_from(user, user_id, brings_back=include_seen is True)
+        include_seen = self.repeats if include_seen is None else include_seen
         given, against = self._queries.given(history), self._queries.resolve_dislikes(dislikes, restriction.new)
         if dislikes:
             exclude_items = [*exclude_items, *(dislike.item_id for dislike in dislikes)]
@@ -192,10 +198,8 @@ class Model(Stored):
         query = query._replace(reordered=self.ranker is not None, seed_features=tuple(described.values()))
         if restriction.new is not None:
             seen = () if include_seen else [interaction.item_id for interaction in history]
-            hidden = self._hidden_new_of(user, brings_back=brings_back)
-            query = with_candidates(query, restriction, [*exclude_items, *seen, *hidden])
-        if user >= 0:
-            query = self._without_hidden(query, user, brings_back=brings_back)
+            query = with_candidates(query, restriction, [*exclude_items, *seen, *hidden_new])
+        query = _without(query, hidden)
         # If a history that replaces has no known item, the user keeps the training history.
         if user >= 0 and (not replace or not len(given.columns)):
             query, profile = self._of_user(query, user, given, against)
@@ -488,27 +492,31 @@ class Model(Stored):
             return query._replace(user=user, summed=summed), profile
         return query.of_profile(joined_profile(self.history, user, given))._replace(of_trained_user=True), profile
 
-    def _without_hidden(self, query: Query, user: int, *, brings_back: bool = False) -> Query:
-        """Exclude the user's hidden items. With `brings_back` exclude only permanently hidden items."""
-        if self.hidden is None:
-            return query
-        items = _hidden_items(self.hidden, user, brings_back=brings_back)
-        if not len(items):
-            return query
-        return query._replace(exclude=np.union1d(query.exclude, items).astype(np.int32))
+    def _hidden_from(
+        self, user: int, user_id: str | None = None, *, brings_back: bool = False
+    ) -> tuple[NDArray[np.int32], list[str]]:
+        """Return the columns and the ids of new items that are hidden from a user.
 
-    def _hidden_new_of(self, user: int, *, brings_back: bool = False) -> list[str]:
-        """Return the ids of new items that are hidden from a user. For an unknown user, −1, there are none."""
-        if self.hidden_new is None or self.hidden_new_ids is None or user < 0:
-            return []
-        return [self.hidden_new_ids.at(row) for row in _hidden_items(self.hidden_new, user, brings_back=brings_back)]
+        `user` is the row of the user, or −1 for a user without a choice, who may have hidden items by the id. With
+        `brings_back` return only permanently hidden items.
+        """
+        if user >= 0:
+            columns = _hidden_items(self.hidden, user, brings_back=brings_back)
+            new = _hidden_items(self.hidden_new, user, brings_back=brings_back)
+        else:
+            others = self.other_user_ids
+            other = -1 if user_id is None or others is None else others.index(user_id)
+            both = NO_ITEMS if other < 0 else _hidden_items(self.hidden_of_others, other, brings_back=brings_back)
+            columns, new = both[both < self.n_items], both[both >= self.n_items] - self.n_items
+        return columns, [] if self.hidden_new_ids is None else [self.hidden_new_ids.at(row) for row in new.tolist()]
 
     def known_user(self, user: int, *, limit: int, restriction: Restriction = UNRESTRICTED) -> Query:
         """Return the query for the training user in row `user`, as from a request that has only a user id."""
         query, _ = self._queries.build(limit, (), restriction, include_seen=self.repeats)
+        hidden, hidden_new = self._hidden_from(user)
         if restriction.new is not None:
-            query = with_candidates(query, restriction, self._hidden_new_of(user))
-        return self._without_hidden(query._replace(user=user, reordered=self.ranker is not None), user)
+            query = with_candidates(query, restriction, hidden_new)
+        return _without(query._replace(user=user, reordered=self.ranker is not None), hidden)
 
     def _encoders(self) -> list[SideEncoder]:
         return [encoder for encoder in (self._encoder("user"), self._encoder("item")) if encoder is not None]
@@ -538,8 +546,15 @@ def _encode_row(encoder: SideEncoder, ids: Sequence[str], features: Sequence[Fea
         raise FeatureValueUnusable(f"data row {row + 1}, item {ids[row]!r}: {error.message}") from None
 
 
-def _hidden_items(hidden: History, user: int, *, brings_back: bool) -> NDArray[np.int32]:
-    """Return the columns hidden from a user. With `brings_back` return only permanently hidden columns."""
+def _without(query: Query, items: NDArray[np.int32]) -> Query:
+    """Return the query without the columns `items`."""
+    return query._replace(exclude=np.union1d(query.exclude, items).astype(np.int32)) if len(items) else query
+
+
+def _hidden_items(hidden: History | None, user: int, *, brings_back: bool) -> NDArray[np.int32]:
+    """Return the columns in a row of `hidden`. With `brings_back` return only permanently hidden columns."""
+    if hidden is None:
+        return NO_ITEMS
     items, values = hidden.items(user), hidden.values(user)
     return items[values >= 1] if brings_back and values is not None else items
 

@@ -17,6 +17,7 @@ from svc.model.recommenders.base import Scorer
 from svc.model.recommenders.blend import BlendScorer
 from svc.model.recommenders.factors import ColdStartScorer, IALSScorer
 from svc.recipe.algorithms import FACTORS, FEATURE_AWARE, TOP_POP
+from svc.training.data.interactions import HiddenOfOthers
 from svc.training.fitting.export import (
     Columns,
     assemble,
@@ -95,7 +96,9 @@ def train_final(task: Task, result: SearchResult, learned: Learned | None = None
             score=cold_trial.score,
             bytes=parts[-1]["bytes"],
         )
-    hidden, unknown = interactions.hidden_matrix(), interactions.hidden_unknown
+    hidden, unknown, others = interactions.hidden_matrix(), interactions.hidden_unknown, interactions.hidden_of_others
+    new_ids = [] if unknown is None else unknown.item_ids
+    n_new = len(new_ids)
     model = assemble(
         scorer,
         user_ids=interactions.user_ids,
@@ -105,8 +108,10 @@ def train_final(task: Task, result: SearchResult, learned: Learned | None = None
         cold=cold,
         cold_recency=None if cold_trial is None else cold_trial.recency,
         hidden=None if hidden is None else reorder_items(hidden, columns),
-        hidden_new=None if unknown is None else unknown.rows.matrix(len(interactions.user_ids), len(unknown.item_ids)),
-        hidden_new_ids=() if unknown is None else unknown.item_ids,
+        hidden_new=None if unknown is None else unknown.rows.matrix(len(interactions.user_ids), n_new),
+        hidden_new_ids=new_ids,
+        hidden_of_others=None if others is None else _reorder_known(others, columns, n_new),
+        other_user_ids=() if others is None else others.user_ids,
         positions=positions,
         recency=best.recency,
         repeats=task.loaded.recipe.training.repeats,
@@ -116,6 +121,13 @@ def train_final(task: Task, result: SearchResult, learned: Learned | None = None
     if task.loaded.recipe.serving.users:
         model.measure_users()
     return FinalModel(matrix, model, parts, aware)
+
+
+def _reorder_known(others: HiddenOfOthers, columns: NDArray[np.int32], n_new: int) -> sparse.csr_matrix:
+    """Return the matrix of hidden pairs of `others`, with items in the model's order, and `n_new` unknown ones last."""
+    n_items = len(columns)
+    matrix = others.rows.matrix(len(others.user_ids), n_items + n_new)
+    return reorder_items(matrix, np.append(columns, n_items + np.arange(n_new, dtype=columns.dtype)))
 
 
 def _ranker(task: Task, learned: Learned, matrix: sparse.csr_matrix, columns: NDArray[np.int32]) -> PageRanker:

@@ -24,11 +24,13 @@ from tests.serving.client import N_ITEMS, N_USERS, model
 pytestmark = pytest.mark.system
 N_REQUESTS, AT_ONCE = 500, 50
 NEW = [f"n{row}" for row in range(12)]
+STRANGER, REJECTED = f"u{N_USERS}", {"i30", "i40", "n2"}
+"""A user without a choice, and the items that this user must not get."""
 IDS = [*(f"i{item}" for item in range(N_ITEMS)), *NEW, "none"]
 
 
 def everything() -> Model:
-    """Return a model with a ranker and with three hidden items for each user.
+    """Return a model with a ranker and with three hidden items for each user, and for one without a choice.
 
     One of them is a new item, and one comes back with `include_seen`.
     """
@@ -38,6 +40,8 @@ def everything() -> Model:
     made.hidden = History(np.arange(0, 2 * N_USERS + 1, 2), items, np.tile(np.float32([0.5, 1.0]), N_USERS))
     made.hidden_new = History(np.arange(N_USERS + 1), np.arange(N_USERS, dtype=np.int32) % len(NEW))
     made.hidden_new_ids = IdTable.from_ids(NEW)
+    made.hidden_of_others = History(np.array([0, 3]), np.array([30, 40, N_ITEMS + 2], dtype=np.int32))
+    made.other_user_ids = IdTable.from_ids([STRANGER])
     return made
 
 
@@ -143,6 +147,9 @@ def test_every_worker_and_every_batch_gives_the_same_bits(tmp_path: Path) -> Non
         by_worker = [answered_together(client, requests) for client in clients]
     for one, *pages in zip(alone, *by_worker, strict=True):
         assert [said(one)] * 2 == [said(page) for page in pages]
+    of_stranger = [page for page, request in zip(alone, requests, strict=True) if request["user_id"] == STRANGER]
+    assert of_stranger
+    assert not REJECTED & {item["item_id"] for page in of_stranger for item in page.get("items", ())}
     reasons = {reason for page in alone for item in page.get("items", ()) for reason in item.get("reason", ())}
     assert reasons == {"new", "popular", "boosted", "rotated", "diversified", "pinned"}
     assert sum("items" in page for page in alone) > N_REQUESTS / 2

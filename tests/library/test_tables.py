@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import svc
-from svc.errors import RecipeError, TimeUnitRequired, UsageError
+from svc.errors import RecipeError, TimeUnitRequired, UnknownUser, UsageError
 from svc.library.tables import facts_table, is_table
 
 SMALL: dict[str, Any] = {"algorithms": ["CosineKNN"], "n_trials": 1, "cutoff": 5, "parallelism": 1}
@@ -167,6 +167,35 @@ def test_rows_of_a_frame_can_be_filtered() -> None:
     assert kept["dropped_by_where"] == int((frame["stars"] < 2).sum())
     hidden = svc.train(frame, cleansing={"where": where, "hide": {"stars": {"lt": 2}}}, **SMALL)
     assert hidden.header["data_stats"]["hidden_by_rule"] == int((frame["stars"] < 2).sum())
+
+
+@pytest.mark.parametrize("split", ["random", "time_user", "time_global"])
+def test_what_was_rejected_stays_away_without_a_time_and_from_users_without_a_choice(split: str) -> None:
+    """Such a user is unknown. Answers by fallback, history and batch leave out the rejected items."""
+    frame = sales()
+    best = svc.train(frame, time="when", split={"scheme": split}, **SMALL).recommender.popular(limit=3)["item_id"]
+    rejected = [("stranger", item, pd.NaT, 1.0) for item in best] + [("u1", f"i{n}", pd.NaT, 1.0) for n in range(30)]
+    rows = pd.DataFrame(rejected, columns=list(frame.columns))
+    cleansing = {"where": {"stars": {"gte": 2}}, "hide": {"stars": {"lt": 2}}}
+    kept = frame[(frame["stars"] >= 2) | (frame["user_id"] == "u2")]
+    result = svc.train(pd.concat([kept, rows]), time="when", split={"scheme": split}, cleansing=cleansing, **SMALL)
+    model, n_low = result.recommender, int((kept["stars"] < 2).sum())
+    assert result.header["data_stats"]["hidden_by_rule"] == len(rejected) + n_low
+    assert "stranger" not in model.users()
+    assert not set(model.recommend("u1", limit=40)["item_id"]) & {f"i{n}" for n in range(30)}
+    assert set(model.recommend("u1", limit=40, include_seen=True)["item_id"]) & {f"i{n}" for n in range(30)}
+    with pytest.raises(UnknownUser):
+        model.recommend("stranger")
+    asked: list[dict[str, Any]] = [{"fallback": "popular"}, {"history": [kept["item_id"].iloc[0]]}]
+    for options in asked:
+        pages = [model.recommend("stranger", limit=40, **options)]
+        many = model.recommend_many(["u3", "stranger"], limit=40, **options)
+        pages.append(many[many["user_id"] == "stranger"])
+        for page in pages:
+            assert len(page) > 3
+            assert not set(page["item_id"]) & set(best)
+        assert set(model.recommend("nobody", limit=40, **options)["item_id"]) & set(best)
+        assert set(model.recommend("stranger", limit=40, include_seen=True, **options)["item_id"]) & set(best)
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,8 @@ class HiddenRows(NamedTuple):
     """Rows that do not count as choices and hide their item from their user.
 
     - `users` and `items`, (h,), are the user and item of each row.
-    - `times`, (h,), is None if no times are read.
+    - `times`, (h,), is None if no times are read. A row without a readable time has BAD_TIME, which is before all
+      others, because a rejection needs no time to count.
     - `always`, (h,), is True for an event with the weight "exclude". Its item is never shown to the user. It is False
       for a row of `cleansing.hide`. Its item may be shown by a request with `include_seen`.
     """
@@ -57,10 +58,14 @@ class HiddenRows(NamedTuple):
     times: Times | None
     always: NDArray[np.bool_]
 
+    def select(self, rows: NDArray[Any]) -> HiddenRows:
+        """Return the hidden rows that `rows`, a mask or positions, selects."""
+        times = None if self.times is None else self.times[rows]
+        return HiddenRows(self.users[rows], self.items[rows], times, self.always[rows])
+
     def of_rows(self, rows: NDArray[Any]) -> HiddenRows | None:
         """Return the hidden rows that `rows`, a mask or positions, selects, or None if it selects no row."""
-        times = None if self.times is None else self.times[rows]
-        some = HiddenRows(self.users[rows], self.items[rows], times, self.always[rows])
+        some = self.select(rows)
         return some if len(some.users) else None
 
     def matrix(self, n_users: int, n_items: int) -> sparse.csr_matrix:
@@ -76,10 +81,23 @@ class HiddenRows(NamedTuple):
 
 
 class HiddenUnknown(NamedTuple):
-    """Hidden rows of items without a choice in the cleaned data. The `items` of `rows` are positions in `item_ids`."""
+    """Hidden rows of items without a choice in the cleaned data. The `items` of `rows` are positions in `item_ids`.
+
+    `item_ids` also has such items of users without a choice.
+    """
 
     rows: HiddenRows
     item_ids: list[str]
+
+
+class HiddenOfOthers(NamedTuple):
+    """Hidden rows of users without a choice. The `users` of `rows` are positions in `user_ids`.
+
+    Items are numbered like those with a choice. Items without a choice follow, in the order of HiddenUnknown.
+    """
+
+    rows: HiddenRows
+    user_ids: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +122,8 @@ class Interactions:
     - `reasons` has messages about rows without a usable id or time, by the same keys.
     - `weights`, (n,) float32, is None if every row counts 1.
     - `hidden` are the rows that hide their item from their user, if the item is in `item_ids`. `hidden_unknown` are
-      such rows of items that are not in `item_ids`. Rows of users who are not in `user_ids` are in neither. Each is
-      None if it has no rows.
+      such rows of items that are not in `item_ids`. `hidden_of_others` are the rows of users who are not in
+      `user_ids`. Each is None if there are no such rows.
     - `reference` is the time from which ages count, in nanoseconds since 1970, or None without times.
     - `future` describes the rows later than the start of the training, or is None if there are none.
     - `filter_counts` has the number of rows that `cleansing.where` dropped and the number of rows with usable ids and
@@ -131,6 +149,7 @@ class Interactions:
     deferred_dedup: Dedup = "none"
     popularity: NDArray[np.float64] | None = None
     hidden_unknown: HiddenUnknown | None = None
+    hidden_of_others: HiddenOfOthers | None = None
 
     def __len__(self) -> int:
         return len(self.users)
@@ -256,6 +275,11 @@ def from_rows(
         reasons["null_ids"] = blank_ids({schema.user_column: users < 0, schema.item_column: items < 0}, positions)
         if not cleansing.drop_null_ids:
             raise TrainingError(f"{reasons['null_ids']}; cleansing.drop_null_ids is false, so no row may lack an id")
+    rated = _row_weights(frame, schema, cleansing)
+    ruled = np.zeros(len(keep), dtype=bool) if rows.hides is None else rows.hides
+    excluded = np.zeros(len(keep), dtype=bool) if rated is None else rated.hides
+    hiding = keep & (ruled | excluded)
+    keep &= ~hiding
     if times is not None:
         bad = keep & (times == BAD_TIME)
         dropped["bad_times"] = int(np.count_nonzero(bad))
@@ -264,14 +288,9 @@ def from_rows(
             reasons["bad_times"] = bad_times(
                 frame[schema.time_column], bad, schema.time_column, schema.time_unit, positions
             )
-    rated = _row_weights(frame, schema, cleansing)
-    ruled = np.zeros(len(keep), dtype=bool) if rows.hides is None else rows.hides
-    excluded = np.zeros(len(keep), dtype=bool) if rated is None else rated.hides
-    hiding = keep & (ruled | excluded)
     hidden = HiddenRows(users[hiding], items[hiding], None if times is None else times[hiding], excluded[hiding])
     by_rule = int(np.count_nonzero(hiding & ruled))
     dropped["hide"], dropped["excluded_events"] = by_rule, len(hidden.users) - by_rule
-    keep &= ~hiding
     if rated is not None:
         unrated = keep & np.isnan(rated.values)
         dropped[rated.problem] = int(np.count_nonzero(unrated))
@@ -292,8 +311,7 @@ def from_rows(
     users, user_codes, row_of = _by_first_appearance(users, len(user_names))
     items, item_codes, column_of = _by_first_appearance(items, len(item_names))
     user_ids, item_ids = user_names[user_codes].tolist(), item_names[item_codes].tolist()
-    hidden = hidden._replace(users=row_of[hidden.users])
-    of_chosen, unknown = _by_choice(hidden, column_of, item_names)
+    of_chosen, unknown, of_others = _by_choice(hidden, row_of, column_of, user_names, item_names)
     counts = {"dropped_by_where": rows.n_dropped, "hidden_by_rule": None if rows.hides is None else by_rule}
     return Interactions(
         users,
@@ -313,24 +331,38 @@ def from_rows(
         cleansing.dedup if repeats else "none",
         None if recent is None else recent[item_codes],
         unknown,
+        of_others,
     )
 
 
 def _by_choice(
-    hidden: HiddenRows, column_of: Codes, names: NDArray[np.object_]
-) -> tuple[HiddenRows | None, HiddenUnknown | None]:
-    """Return the hidden rows of items with a choice, and those of other items, without rows of users without a choice.
+    hidden: HiddenRows,
+    row_of: Codes,
+    column_of: Codes,
+    user_names: NDArray[np.object_],
+    item_names: NDArray[np.object_],
+) -> tuple[HiddenRows | None, HiddenUnknown | None, HiddenOfOthers | None]:
+    """Return the fields `hidden`, `hidden_unknown` and `hidden_of_others` of Interactions.
 
-    The items of `hidden` are positions in `names`. `column_of`, (names,), has the final number of each, −1 without a
-    choice.
+    The users and items of `hidden` are positions in `user_names` and `item_names`. `row_of` and `column_of` have the
+    final number of each name, −1 without a choice.
     """
-    is_chosen = column_of[hidden.items] >= 0
-    chosen, others = (hidden.of_rows((hidden.users >= 0) & which) for which in (is_chosen, ~is_chosen))
-    unknown = None
-    if others is not None:
-        numbers, codes, _ = _by_first_appearance(others.items, len(names))
-        unknown = HiddenUnknown(others._replace(items=numbers), names[codes].tolist())
-    return None if chosen is None else chosen._replace(items=column_of[chosen.items]), unknown
+    is_user, is_chosen = row_of[hidden.users] >= 0, column_of[hidden.items] >= 0
+    n_items = 1 + int(column_of.max(initial=-1))
+    # Users who made choices come first, so the numbers of their items do not depend on other users.
+    codes = pd.unique(np.concatenate([hidden.items[which & ~is_chosen] for which in (is_user, ~is_user)]))
+    number_of = column_of.copy()
+    number_of[codes] = n_items + np.arange(len(codes), dtype=np.int32)
+    numbered = hidden._replace(users=row_of[hidden.users], items=number_of[hidden.items])
+    unknown, of_others = None, None
+    if len(codes):
+        rows = numbered.select(is_user & ~is_chosen)
+        unknown = HiddenUnknown(rows._replace(items=rows.items - n_items), item_names[codes].tolist())
+    if not is_user.all():
+        users, user_codes, _ = _by_first_appearance(hidden.users[~is_user], len(user_names))
+        rows = numbered.select(~is_user)
+        of_others = HiddenOfOthers(rows._replace(users=users), user_names[user_codes].tolist())
+    return numbered.of_rows(is_user & is_chosen), unknown, of_others
 
 
 def _pair(row: int, users: Codes, user_ids: list[str], items: Codes, item_ids: list[str]) -> str:

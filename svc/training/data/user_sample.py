@@ -64,6 +64,7 @@ def draw_users(all_users: Interactions, n_users: int, seed: int) -> UserSample |
         user_ids=[all_users.user_ids[row] for row in rows.tolist()],
         hidden=hidden,
         hidden_unknown=None,
+        hidden_of_others=None,
     )
     return UserSample(rows, sampled)
 

@@ -296,6 +296,8 @@ def assemble(
     hidden: Any = None,
     hidden_new: Any = None,
     hidden_new_ids: Sequence[str] = (),
+    hidden_of_others: Any = None,
+    other_user_ids: Sequence[str] = (),
     positions: Any = None,
     recency: float = 0.0,
     repeats: bool = False,
@@ -315,6 +317,8 @@ def assemble(
       request with `include_seen` may show.
     - `hidden_new`, (n_users, ids of `hidden_new_ids`), has the same values for items that are not in the training
       matrix. It is kept only if the model can score new items from features.
+    - `hidden_of_others`, (`other_user_ids`, n_items + ids of `hidden_new_ids`), has the same values for users without
+      a choice.
     - With `repeats`, users are recommended seen items too, unless a request excludes them.
     - `popularity`, (n_items,), is the recent popularity of each item. If it is None, popularity is the number of users.
     - `ranker` reorders the best items.
@@ -322,6 +326,8 @@ def assemble(
     reader = cold or scorer
     reads_features = reader.feature_dim("user") or reader.feature_dim("item")
     hides_new = hidden_new is not None and reader.feature_dim("item")
+    if hidden_of_others is not None and not hides_new:
+        hidden_of_others = hidden_of_others[:, : len(item_ids)]
     is_beside = cold_recency not in (None, recency)
     model = Model(
         user_ids=IdTable.from_ids(user_ids),
@@ -336,6 +342,8 @@ def assemble(
         popularity=popularity,
         hidden_new=to_history(hidden_new) if hides_new else None,
         hidden_new_ids=IdTable.from_ids(hidden_new_ids) if hides_new else None,
+        hidden_of_others=None if hidden_of_others is None else to_history(hidden_of_others),
+        other_user_ids=None if hidden_of_others is None else IdTable.from_ids(other_user_ids),
         ranker=ranker,
     )
     model.ready()

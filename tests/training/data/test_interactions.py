@@ -15,7 +15,7 @@ from svc.recipe.schema import Cleansing, InteractionSchema
 from svc.recipe.training_schema import Split
 from svc.training.data.interactions import Interactions, from_rows
 from svc.training.data.split import split
-from svc.training.data.times import NO_START
+from svc.training.data.times import BAD_TIME, NO_START
 from svc.training.data.weights import positions_of
 from svc.training.data.where import kept_rows
 
@@ -69,6 +69,27 @@ def test_rows_without_ids_end_the_training_if_they_may_not_be_dropped() -> None:
     with pytest.raises(TrainingError, match=said):
         from_frame(frame(["a", None, "b"], ["x", "x", ""]), SCHEMA, strict, with_times=False)
     assert from_frame(frame(["a", "b"], ["x", "y"]), SCHEMA, strict, with_times=False).drop_count == 0
+
+
+def test_a_rejection_needs_no_time_and_no_choice_of_its_user_to_count() -> None:
+    """The users and items of hidden rows may occur in no other row."""
+    rows = [("a", "x", 5.0, "buy"), ("b", "y", 6.0, "buy"), ("c", "x", np.nan, "buy")]
+    rows += [("a", "y", np.nan, "no"), ("a", "p", 7.0, "no"), ("d", "x", np.nan, "no"), ("e", "q", 8.0, "no")]
+    rows += [("d", "p", np.nan, "no")]
+    data = pd.DataFrame(rows, columns=["u", "i", "t", "e"]).astype({"u": "category", "i": "category", "e": "category"})
+    schema = SCHEMA.model_copy(update={"event_column": "e"})
+    found = from_frame(data, schema, Cleansing(event_weights={"buy": 1, "no": "exclude"}), with_times=True)
+    assert (found.user_ids, found.item_ids) == (["a", "b"], ["x", "y"])
+    assert found.dropped == {"bad_times": 1, "excluded_events": 5}
+    assert found.hidden is not None and found.hidden.times is not None
+    assert (found.hidden.items.tolist(), found.hidden.times.tolist()) == ([1], [BAD_TIME])
+    assert found.hidden_unknown is not None and found.hidden_of_others is not None
+    assert (found.hidden_unknown.item_ids, found.hidden_unknown.rows.items.tolist()) == (["p", "q"], [0])
+    of_others = found.hidden_of_others
+    assert of_others.user_ids == ["d", "e"]
+    assert list(zip(of_others.rows.users.tolist(), of_others.rows.items.tolist(), strict=True)) == [
+        (0, 0), (1, 3), (0, 2)
+    ]  # fmt: skip
 
 
 DEDUPS = ["sum", "max", "count", "keep_last", "keep_first", "none"]

@@ -11,6 +11,7 @@ from scipy import sparse
 from svc.recipe.training_schema import Scheme, Split
 from svc.training.data.interactions import Dedup, HiddenRows, Interactions
 from svc.training.data.split import order_items, smallest_working_ratio, split
+from svc.training.data.times import BAD_TIME
 
 
 def interactions(histories: list[list[int]], times: list[list[int]] | None = None) -> Interactions:
@@ -287,6 +288,17 @@ def test_hidden_rows_hide_items_only_if_they_are_before_the_held_out_rows(
     assert found.hidden is not None
     assert found.hidden[row].indices.tolist() == kept
     assert found.heldout[row - found.val_offset].indices.tolist() == heldout
+
+
+@pytest.mark.parametrize("scheme", ["time_user", "leave_one_out", "time_global", "random"])
+def test_a_hidden_row_without_a_time_hides_its_item_always(scheme: Scheme) -> None:
+    data = interactions([[0, 1, 2, 3], [4, 5, 6]], [[10, 20, 30, 40], [1, 2, 3]])
+    hidden = HiddenRows(np.zeros(2, np.int32), np.array([3, 5], np.int32), np.full(2, BAD_TIME), np.zeros(2, bool))
+    found = split(replace(data, hidden=hidden), Split(scheme=scheme, heldout_ratio=0.5, seed=1))
+    row = found.order.tolist().index(0)
+    assert found.hidden is not None
+    assert found.hidden[row].indices.tolist() == [3, 5]
+    assert not found.heldout[row - found.val_offset, 3]
 
 
 def test_all_hidden_rows_hide_their_items_without_times() -> None:
