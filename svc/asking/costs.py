@@ -30,6 +30,11 @@ Finding the items of a condition takes 0.1 to 2 ms."""
 RULED_LIMIT = 100
 """Maximum number of items that a query returns if it is RULED for another reason than its history."""
 
+HEAVY_LIMIT = 200
+"""Maximum number of items that a query with diversity returns if it is HEAVY, offset included.
+
+1,000 items are chosen among 5,000, in 100 to 300 ms of processor time."""
+
 
 class Cost(IntEnum):
     """The cost class of a query.
@@ -54,6 +59,21 @@ class Cost(IntEnum):
     The limit is above RULED_LIMIT, or the history has more than PLAIN_PROFILE items. Any query with more than
     RULED_PROFILE items in its history, or with more than RULED_CONDITIONS conditions, is HEAVY too."""
 
+    HUGE = 512
+    """A query with diversity for more than HEAVY_LIMIT items.
+
+    It is ranked in turns of a few milliseconds, so that other queries need not wait until it ends."""
+
+    @property
+    def is_sliced(self) -> bool:
+        """True if the query is ranked in turns."""
+        return self is Cost.HUGE
+
+    @property
+    def turn(self) -> Cost:
+        """The weight of the work of one turn."""
+        return Cost.RULED if self.is_sliced else self
+
     @property
     def is_expensive(self) -> bool:
         """True if plain queries must not wait for a query of this class."""
@@ -61,15 +81,24 @@ class Cost(IntEnum):
 
 
 def cost_class(
-    *, limit: int, profile: int, described: int, is_ruled: bool, is_other: bool, conditions: int = 0
+    *,
+    limit: int,
+    profile: int,
+    described: int,
+    is_ruled: bool,
+    is_other: bool,
+    conditions: int = 0,
+    is_diverse: bool = False,
 ) -> Cost:
     """Return the cost class of a query for `limit` items.
 
     `profile` is the number of chosen and disliked items whose vectors are added. `described` is the number of items
     that are given by features, and `conditions` the number of filter conditions that must be compiled. `is_ruled` is
     True for queries with limits, boosts, diversity, rotation or reasons, and for queries for users. `is_other` is True
-    if the query is not plain for another reason, such as a cold start.
+    if the query is not plain for another reason, such as a cold start. `is_diverse` is True with diversity.
     """
+    if is_diverse and limit > HEAVY_LIMIT:
+        return Cost.HUGE
     if conditions > RULED_CONDITIONS or profile > RULED_PROFILE:
         return Cost.HEAVY
     if is_ruled or described > PLAIN_LIMIT or conditions > LONG_CONDITIONS:
@@ -94,4 +123,5 @@ def cost_of(query: Query) -> Cost:
             or (rules is not None and (rules.diversity or rules.limits or rules.boosts or rules.rotation))
         ),
         is_other=rules is not None or (query.user < 0 and not seeds),
+        is_diverse=rules is not None and rules.diversity > 0,
     )

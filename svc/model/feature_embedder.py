@@ -29,10 +29,11 @@ from svc.model.history import History
 from svc.model.ranking.item_sets import best
 from svc.model.ranking.new_items import NewItems
 from svc.model.ranking.query import NOTHING_GIVEN, NewCandidates, Query, Ranking, joined_profile
-from svc.model.ranking.rerank import Items, Similar
-from svc.model.recommenders.base import Scorer, cosines
+from svc.model.ranking.rerank import CompareItems, Items, Similar, Steps
+from svc.model.recommenders.base import Scorer
 from svc.model.recommenders.blend import BlendScorer
 from svc.model.recommenders.factors import IALSScorer
+from svc.model.recommenders.similar import cosines
 
 Vectors = NDArray[np.float64]
 Scores = NDArray[np.float64]
@@ -125,14 +126,14 @@ class FeatureEmbedder:
         asked, vectors = self.query_for(query), new.vectors[items - new.n_known]
         return self._scorer.contributions_to(asked, vectors), np.vecdot(vectors, self._scorer.vectors([asked])[0])
 
-    def similar(self, items: Items, new: NewItems, similar: Callable[[Items], Similar]) -> Similar:
+    def similar(self, items: Items, new: NewItems, similar: CompareItems) -> Steps[Similar]:
         """Return the function that compares the items of a pool for diversity.
 
         Two items of the model are compared by `similar`, all other pairs by the cosine of their embedder vectors.
         """
         is_known = items < new.n_known
         among = cosines(self._vectors_of(items, new))
-        among_known, position_of = similar(items[is_known]), np.cumsum(is_known) - 1
+        among_known, position_of = (yield from similar(items[is_known])), np.cumsum(is_known) - 1
 
         def of(position: int) -> Scores:
             similarities = among(position)

@@ -24,7 +24,7 @@ from svc.model.history import History
 from svc.model.ranker.page_ranker import GROUPS, REORDERED, PageRanker, history_of
 from svc.model.ranking.item_sets import ItemSet
 from svc.model.ranking.query import Query, Ranking
-from svc.model.ranking.rerank import Candidates, Items, Rules, Similar, rerank
+from svc.model.ranking.rerank import Candidates, CompareItems, Rules, Steps, rerank_steps
 from svc.model.recommenders.base import Scorer
 
 Rank = Callable[[Sequence[Query]], list[Ranking]]
@@ -42,9 +42,7 @@ def candidate_query(query: Query, n_items: int) -> Query:
     return query._replace(limit=min(n_items, query.rules.pool(query.limit)))
 
 
-def apply_rules(
-    query: Query, ranking: Ranking, n_items: int, similar: Callable[[Items], Similar], rank: Rank
-) -> Ranking:
+def apply_rules(query: Query, ranking: Ranking, n_items: int, similar: CompareItems, rank: Rank) -> Steps[Ranking]:
     """Rearrange `ranking`, the answer to `candidate_query(query)`, by the rules of `query`.
 
     `rank` ranks by the model's scores alone. It is called for the scores of pins, and if the rules need more items than
@@ -60,7 +58,8 @@ def apply_rules(
 
     is_whole = is_complete(ranking, candidate_query(query, n_items).limit, n_items)
     candidates = Candidates(ranking.items, ranking.scores, is_whole, whole, ranking.ties, ranking.spare)
-    shown = rerank(candidates, rules, query.limit, similar, _scores_of_pins(query, rules, n_items, rank))
+    pinned = _scores_of_pins(query, rules, n_items, rank)
+    shown = yield from rerank_steps(candidates, rules, query.limit, similar, pinned)
     return Ranking(shown.items, shown.scores, ranking.popular, shown.reasons)
 
 

@@ -41,6 +41,7 @@ from svc.model.ranking.query import (
     Seeds,
     joined_profile,
 )
+from svc.model.ranking.rerank import CompareItems, Steps, result_of
 from svc.model.recommenders.base import Scorer, Side, rank_in_groups
 from svc.model.recommenders.popularity import by_count, first_of
 from svc.model.recommenders.users import UserScorer
@@ -362,19 +363,28 @@ class Model(Stored):
         if any(query.audience for query in queries):
             return [self.require_users().rank(query) if query.audience else self.rank([query])[0] for query in queries]
         ranked = self._rank_unarranged([candidate_query(query, self.n_items) for query in queries])
-        return [self._arrange(query, ranking) for query, ranking in zip(queries, ranked, strict=True)]
+        return [result_of(self._arrange(query, ranking)) for query, ranking in zip(queries, ranked, strict=True)]
 
-    def _arrange(self, query: Query, ranking: Ranking) -> Ranking:
+    def rank_steps(self, query: Query) -> Steps[Ranking]:
+        """Return the ranking of `rank`, in steps between which other queries may be ranked."""
+        if query.audience:
+            return self.rank([query])[0]
+        (ranking,) = self._rank_unarranged([candidate_query(query, self.n_items)])
+        yield
+        return (yield from self._arrange(query, ranking))
+
+    def _arrange(self, query: Query, ranking: Ranking) -> Steps[Ranking]:
         """Apply the rules of the query to the ranking, and add explanations."""
         if query.rules is None and not query.explain:
             return ranking
         scorer, new = self.scorer_of(query), query.new
         ranker = self.ranker if self._is_reordered(query) else None
-        similar, embedder = scorer.similar, None
+        similar: CompareItems = scorer.similar
+        embedder = None
         if new is not None and self._embedder is not None:
             embedder = self._embedder
             similar = partial(embedder.similar, new=new.items, similar=scorer.similar)
-        ranking = apply_rules(query, ranking, self.n_items, similar, self._rank_unarranged)
+        ranking = yield from apply_rules(query, ranking, self.n_items, similar, self._rank_unarranged)
         ranking = add_reasons(query, ranking, scorer, self.history, self.features, ranker=ranker, embedder=embedder)
         return ranking if embedder is None else with_reason_new(ranking, self.n_items)
 

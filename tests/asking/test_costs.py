@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from svc.asking.costs import (
+    HEAVY_LIMIT,
     LONG_PROFILE,
     PLAIN_LIMIT,
     PLAIN_PROFILE,
@@ -63,4 +64,13 @@ def test_sizes_rules_and_explanations_decide_the_cost_class(query: Query, cost: 
 @pytest.mark.parametrize("name", RULES)
 def test_a_query_with_a_reranked_page_is_never_cheap(name: str) -> None:
     assert cost_of(Query(limit=1, user=1, rules=RULES[name])) is Cost.RULED
-    assert cost_of(Query(limit=1000, user=1, rules=RULES[name])) is Cost.HEAVY
+    assert cost_of(Query(limit=1000, user=1, rules=RULES[name])) is (Cost.HUGE if name == "diversity" else Cost.HEAVY)
+
+
+def test_the_number_of_items_that_diversity_chooses_decides_the_cost_class() -> None:
+    """Only such queries take long enough to be ranked in turns."""
+    limits = (RULED_LIMIT, RULED_LIMIT + 1, HEAVY_LIMIT, HEAVY_LIMIT + 1)
+    costs = [cost_of(Query(limit=limit, user=1, rules=RULES["diversity"])) for limit in limits]
+    assert costs == [Cost.RULED, Cost.HEAVY, Cost.HEAVY, Cost.HUGE]
+    assert [cost for cost in Cost if cost.is_sliced] == [Cost.HUGE]
+    assert [cost.turn for cost in costs] == [Cost.RULED, Cost.HEAVY, Cost.HEAVY, Cost.RULED]

@@ -21,7 +21,7 @@ from svc.model.ranking.filter_fields import LabelField
 from svc.model.ranking.item_sets import ItemSet
 from svc.model.ranking.new_items import NewItems
 from svc.model.ranking.query import Interaction, Prepared, Query, Restriction
-from svc.model.ranking.rerank import Boost, Limit, Rules, Share
+from svc.model.ranking.rerank import Boost, Limit, Rules, Share, result_of
 from svc.model.recommenders.base import Scorer
 from svc.model.recommenders.blend import BlendScorer
 from svc.model.recommenders.factors import ColdStartScorer, IALSScorer
@@ -211,7 +211,7 @@ def similarities(model: Model, answering: Scorer) -> NDArray[np.float64]:
     every = np.arange(N_ITEMS, dtype=np.int32)
     vectors = np.concatenate([embedder_scorer(model).index.vectors(every), new_items(None).vectors])[:, 0]
     found = np.sign(vectors)[:, np.newaxis] * np.sign(vectors)
-    among_known = answering.similar(every)
+    among_known = result_of(answering.similar(every))
     found[:N_ITEMS, :N_ITEMS] = [among_known(place) for place in range(N_ITEMS)]
     return np.asarray(found, dtype=np.float64)
 

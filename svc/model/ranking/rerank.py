@@ -15,9 +15,9 @@ Filters, availability, exclusions and seen items have been applied before. No ru
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from hashlib import blake2b
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,6 +98,21 @@ Scores = NDArray[np.float64]
 Ties = NDArray[np.int64]
 Similar = Callable[[int], NDArray[np.float64]]
 """A function from the position of an item in a pool to its similarities with all items of the pool."""
+T = TypeVar("T")
+Steps = Generator[None, None, T]
+"""Work in steps that take at most a few milliseconds each. Servers let other questions go first between two steps."""
+CompareItems = Callable[[Items], Steps[Similar]]
+"""A function from the items of a pool to the function that compares them."""
+
+
+def result_of(steps: Steps[T]) -> T:
+    """Take all steps without a pause, and return their result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
 
 
 class Boost(NamedTuple):
@@ -190,9 +205,14 @@ class Candidates(NamedTuple):
     spare: Items = NO_SPARE
 
 
-def rerank(
-    candidates: Candidates, rules: Rules, wanted: int, similar: Callable[[Items], Similar], pinned: Scores
-) -> Reranked:
+def rerank(candidates: Candidates, rules: Rules, wanted: int, similar: CompareItems, pinned: Scores) -> Reranked:
+    """Return the result of `rerank_steps`."""
+    return result_of(rerank_steps(candidates, rules, wanted, similar, pinned))
+
+
+def rerank_steps(
+    candidates: Candidates, rules: Rules, wanted: int, similar: CompareItems, pinned: Scores
+) -> Steps[Reranked]:
     """Return the first `wanted` items after applying `rules` to the candidates.
 
     `similar` returns the function that compares the items of a pool. `pinned` are the scores of the pins in `rules`.
@@ -205,8 +225,8 @@ def rerank(
     first = ordered.items[:ROTATED]
     order = None if rotation is None else rotation.order(first, ordered.values[:ROTATED])
     choice = _Choice(ordered.rotate(slice(len(first)), order), candidates.spare, rules)
-    diversified = _diversify(choice, rules, wanted, similar)
-    _continue(choice, rules, wanted)
+    diversified = yield from _diversify(choice, rules, wanted, similar)
+    yield from _continue(choice, rules, wanted)
     if len(choice.chosen) < wanted and not choice.ordered.is_whole:
         whole = candidates if candidates.is_whole else candidates.whole()
         if rules.share is None:
@@ -216,7 +236,7 @@ def rerank(
         else:
             ordered = _order_candidates(whole, rules.boosts, len(whole.items))
             choice = choice.among(ordered.rotate(slice(len(first)), order), rules)
-            _continue(choice, rules, wanted)
+            yield from _continue(choice, rules, wanted)
     items = choice.items[choice.chosen]
     reasons = _reasons(items, rules.boosts, _find_risen(first, order), diversified)
     rows = list(zip(items.tolist(), choice.ordered.scores[choice.anchors].tolist(), reasons, strict=True))
@@ -365,6 +385,12 @@ class _Choice:
         sharing = self.eligible & (self.items >= share.first)
         return int(np.argmax(sharing)) if sharing.any() else None
 
+    def next_new(self, position: int, most: int) -> NDArray[np.intp]:
+        """Return the position of a new item and of the eligible new items behind it, at most `most`."""
+        assert self._share is not None, "only a share makes new items due"
+        may_come = self.eligible[position + 1 :] & (self.items[position + 1 :] >= self._share.first)
+        return np.append(position, position + 1 + np.flatnonzero(may_come)[: most - 1])
+
     def take(self, position: int, anchor: int) -> None:
         """Choose the item at a position, with the score of the item at `anchor`."""
         self.eligible[position] = False
@@ -379,7 +405,7 @@ class _Choice:
                     self.eligible[limit.field.having(label).contains(self.items)] = False
 
 
-def _diversify(choice: _Choice, rules: Rules, wanted: int, similar: Callable[[Items], Similar]) -> set[int]:
+def _diversify(choice: _Choice, rules: Rules, wanted: int, similar: CompareItems) -> Steps[set[int]]:
     """Choose items from the pool by diversity. Return the items that were preferred to a more relevant item.
 
     Pinned items are part of the pool, so that a pin does not change the relevance of the other items.
@@ -387,11 +413,13 @@ def _diversify(choice: _Choice, rules: Rules, wanted: int, similar: Callable[[It
     if not rules.diversity:
         return set()
     pool = choice.ordered.items[: rules.pool(wanted)]
-    to_pool = similar(pool)
+    to_pool = yield from similar(pool)
     relevance = _relevance(choice.ordered.values[: len(pool)]) * (1 - rules.diversity)
     nearest = np.full(len(pool), -np.inf)
     early: set[int] = set()
+    place_of: dict[int, int] = {}
     while len(choice.chosen) < wanted and (may_come := choice.now()[: len(pool)]).any():
+        yield
         first, taken = int(np.argmax(may_come)), choice.due()
         if taken is None:
             gains = relevance - rules.diversity * nearest if choice.chosen else relevance
@@ -401,15 +429,15 @@ def _diversify(choice: _Choice, rules: Rules, wanted: int, similar: Callable[[It
             choice.take(taken, taken)
         else:
             choice.take(taken, first)
-        if taken < len(pool):
-            similarities = to_pool(taken)
-        else:
-            similarities = similar(np.append(pool, choice.items[taken]))(len(pool))[:-1]
-        np.maximum(nearest, similarities, out=nearest)
+        if taken >= len(pool) and taken not in place_of:  # a minimum share of new items takes some behind the pool
+            behind = choice.next_new(taken, wanted)
+            to_pool = yield from similar(np.concatenate([pool, choice.items[behind]]))
+            place_of = {position: len(pool) + number for number, position in enumerate(behind.tolist())}
+        np.maximum(nearest, to_pool(place_of.get(taken, taken))[: len(pool)], out=nearest)
     return early
 
 
-def _continue(choice: _Choice, rules: Rules, wanted: int) -> None:
+def _continue(choice: _Choice, rules: Rules, wanted: int) -> Steps[None]:
     """Choose further items in the order of the ranking until `wanted` items are chosen."""
     if rules.share is None and not rules.limits:
         for position in np.flatnonzero(choice.eligible)[: wanted - len(choice.chosen)].tolist():
@@ -417,6 +445,7 @@ def _continue(choice: _Choice, rules: Rules, wanted: int) -> None:
         return
     rank = 0
     while len(choice.chosen) < wanted and (may_come := choice.now()[rank:]).any():
+        yield
         position = rank + int(np.argmax(may_come))
         due = choice.due()
         choice.take(position if due is None else due, position)

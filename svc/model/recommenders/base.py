@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import ClassVar, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from svc.model.explain import Contributions
 from svc.model.history import History
 from svc.model.ranking.item_sets import ItemSet, best, mask
 from svc.model.ranking.query import Query, Ranking
+from svc.model.ranking.rerank import Similar, Steps
 from svc.model.recommenders import users
 from svc.model.recommenders.users import HistoryBlocks, Moments, UserScores
 
@@ -68,7 +69,7 @@ class Scorer(Stored, ABC):
         """Return the addends of the scores of `items`, or None if scores are not sums over a profile."""
 
     @abstractmethod
-    def similar(self, items: NDArray[np.int32]) -> Callable[[int], NDArray[np.float64]]:
+    def similar(self, items: NDArray[np.int32]) -> Steps[Similar]:
         """Return a function that maps a position in `items`, (m,), to similarities of that item with `items`, (m,).
 
         They are cosines, or 0 if the model does not know how items relate.
@@ -115,16 +116,6 @@ def best_items(scores: NDArray[np.float64], query: Query, history: History) -> N
 def is_few(allowed: ItemSet) -> bool:
     """Return whether scoring the allowed items one by one is cheaper than scoring all and masking the others."""
     return allowed.count * FEW_SHARE <= allowed.n_items
-
-
-def cosines(vectors: NDArray[Any]) -> Callable[[int], NDArray[np.float64]]:
-    """Return a function that maps a row number of `vectors`, (m, K), to the cosines with all rows, (m,).
-
-    The cosine with a row of zeros is 0. Products are computed row by row, so that equal rows have equal cosines.
-    """
-    norms = np.sqrt(np.vecdot(vectors, vectors).astype(np.float64))
-    scales = np.divide(1.0, norms, out=np.zeros_like(norms), where=norms > 0)
-    return lambda row: np.vecdot(vectors, vectors[row]) * (scales * scales[row])
 
 
 def profile(query: Query, history: History) -> Profile:

@@ -14,6 +14,7 @@ from svc.cores import one_blas_thread
 from svc.model.explain import Contributions
 from svc.model.history import History
 from svc.model.ranking.query import Query, Ranking
+from svc.model.ranking.rerank import Similar, Steps
 from svc.model.recommenders import users
 from svc.model.recommenders.base import Scorer, Side, best_items, profile, rank_in_groups
 from svc.model.recommenders.dense_weights import DenseWeightsScorer
@@ -141,7 +142,7 @@ class BlendScorer(Scorer):
             return of_history
         return of_history._replace(others={"popularity": self.popularity.addends[items][:, np.newaxis]})
 
-    def similar(self, items: NDArray[np.int32]) -> Callable[[int], Values]:
+    def similar(self, items: NDArray[np.int32]) -> Steps[Similar]:
         """Return similarities by the factor part, or by the first item-weight part if the blend has no factor part."""
         return (self.factors or self.sums[0]).similar(items)
 

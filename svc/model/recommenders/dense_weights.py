@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,8 +11,10 @@ from svc.model.explain import Contributions
 from svc.model.history import History
 from svc.model.ranking.item_sets import best, mask, reaching
 from svc.model.ranking.query import Query, Ranking
-from svc.model.recommenders.base import ItemWeightScorer, cosines, excluded_columns, is_few, profile
+from svc.model.ranking.rerank import Similar, Steps
+from svc.model.recommenders.base import ItemWeightScorer, excluded_columns, is_few, profile
 from svc.model.recommenders.products import UNIT_ROUNDOFF, row_sums
+from svc.model.recommenders.similar import cosines_of_rows, strongest
 
 ROWS_AT_ONCE = 256
 CELLS_AT_ONCE = 1 << 20
@@ -64,14 +65,10 @@ class DenseWeightsScorer(ItemWeightScorer):
         addends = addends if values is None else addends * values
         return Contributions(rows, addends, n_disliked=len(query.dislikes))
 
-    def similar(self, items: NDArray[np.int32]) -> Callable[[int], NDArray[np.float64]]:
-        """Return cosines of the rows of the weights, without the diagonal.
-
-        The copied rows stay float32 to save memory, because each is as long as the catalogue.
-        """
-        rows = self.weights[items]  # a copy, so that the weights keep their diagonal
-        rows[np.arange(len(items)), items] = 0
-        return cosines(rows)
+    def similar(self, items: NDArray[np.int32]) -> Steps[Similar]:
+        """Return cosines of the strongest weights of the items."""
+        every = np.arange(self.n_items, dtype=np.int32)
+        return cosines_of_rows(strongest(every, self.weights[item], item) for item in items.tolist())
 
     def weights_towards(self, column: int) -> NDArray[np.float32]:
         return self.weights[:, column]

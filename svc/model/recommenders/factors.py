@@ -16,10 +16,12 @@ from svc.model.columns.feature_values import Encoded
 from svc.model.explain import Contributions, Source
 from svc.model.history import History
 from svc.model.ranking.query import Query, Ranking
-from svc.model.recommenders.base import Scorer, Side, cosines, excluded_columns, rank_in_groups
+from svc.model.ranking.rerank import Similar, Steps
+from svc.model.recommenders.base import Scorer, Side, excluded_columns, rank_in_groups
 from svc.model.recommenders.factor_index import FactorIndex, blocks, gram
 from svc.model.recommenders.products import product_of_one, row_sums
 from svc.model.recommenders.scan import Layout, Wanted, error_bound, scan
+from svc.model.recommenders.similar import cosines
 from svc.model.recommenders.users import Moments, UserScores, moments_of
 
 Matrix = NDArray[np.float64]
@@ -104,8 +106,9 @@ class FactorScorer(Scorer):
         for part in blocks(self.users):
             yield _with_bias(part, self.index.factors.shape[1])
 
-    def similar(self, items: NDArray[np.int32]) -> Callable[[int], NDArray[np.float64]]:
+    def similar(self, items: NDArray[np.int32]) -> Steps[Similar]:
         """Return cosines of the item vectors."""
+        yield
         return cosines(self.index.vectors(items))
 
     @abstractmethod
@@ -314,8 +317,9 @@ class BPRScorer(FactorScorer):
         addends = _directions(vectors) @ _weigh(_directions(seeds), query).T
         return Contributions(query.seeds, addends / length if length else addends)
 
-    def similar(self, items: NDArray[np.int32]) -> Callable[[int], NDArray[np.float64]]:
+    def similar(self, items: NDArray[np.int32]) -> Steps[Similar]:
         """Return cosines of the item vectors without their biases."""
+        yield
         return cosines(self.index.vectors(items)[:, :-1])
 
     def embed_cold(self, queries: Sequence[Query]) -> Matrix:

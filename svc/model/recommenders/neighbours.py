@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 from svc.model.explain import Contributions
 from svc.model.history import History, Offsets
 from svc.model.ranking.query import Query, Ranking
+from svc.model.ranking.rerank import Similar, Steps
 from svc.model.recommenders.base import ItemWeightScorer, best_items, profile
+from svc.model.recommenders.similar import cosines_of_rows, strongest
 from svc.model.recommenders.users import ByColumn, UserScores, spans
 
 
@@ -55,40 +57,14 @@ class NeighbourScorer(ItemWeightScorer):
         addends = addends if values is None else addends * values
         return Contributions(rows, addends, n_disliked=len(query.dislikes))
 
-    def similar(self, items: NDArray[np.int32]) -> Callable[[int], NDArray[np.float64]]:
-        """Return cosines of the rows of the weights, without the diagonal."""
-        starts = self.offsets[items]
-        lengths = self.offsets[items + 1] - starts
-        ends, entries = lengths.cumsum(), spans(starts, lengths)
-        owners, columns = np.repeat(np.arange(len(items)), lengths), self.columns[entries]
-        weights = self.weights[entries].astype(np.float64)
-        weights[columns == items[owners]] = 0
-        filled = np.flatnonzero(lengths)
-        firsts = (ends - lengths)[filled]
-
-        def sums(values: NDArray[np.float64]) -> NDArray[np.float64]:
-            """Return the sum of values over the entries of each item.
-
-            Items without entries are handled apart, because `reduceat` does not return 0 for an empty slice.
-            """
-            totals = np.zeros(len(items))
-            if len(filled):
-                totals[filled] = np.add.reduceat(values, firsts)
-            return totals
-
-        norms = np.sqrt(sums(weights * weights))
-        scales = np.divide(1.0, norms, out=np.zeros_like(norms), where=norms > 0)
-        row = np.zeros(self.n_items)
-
-        def to_all(position: int) -> NDArray[np.float64]:
-            own = slice(ends[position] - lengths[position], ends[position])
-            row[columns[own]] = weights[own]
-            products = sums(row.take(columns) * weights)
-            row[columns[own]] = 0
-            products *= scales * scales[position]
-            return products
-
-        return to_all
+    def similar(self, items: NDArray[np.int32]) -> Steps[Similar]:
+        """Return cosines of the strongest weights of the items."""
+        ends = self.offsets[items + 1].tolist()
+        parts = [slice(start, end) for start, end in zip(self.offsets[items].tolist(), ends, strict=True)]
+        return cosines_of_rows(
+            strongest(self.columns[part], self.weights[part], item)
+            for part, item in zip(parts, items.tolist(), strict=True)
+        )
 
     def weights_towards(self, column: int) -> NDArray[np.float32]:
         assert self._by_column is not None, "`find_columns` was called"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,6 +12,7 @@ from svc.model.codec import Stored
 from svc.model.history import History
 from svc.model.ranking.item_sets import without
 from svc.model.ranking.query import Query, Ranking
+from svc.model.ranking.rerank import Similar, Steps
 from svc.model.recommenders.base import Scorer, excluded_columns
 
 
@@ -40,8 +41,9 @@ class PopularityScorer(Scorer):
         """Return None, because scores do not depend on a profile."""
         return
 
-    def similar(self, items: NDArray[np.int32]) -> Callable[[int], NDArray[np.float64]]:
+    def similar(self, items: NDArray[np.int32]) -> Steps[Similar]:
         """Return similarities of 0, because the model does not know how items relate. Diversity then has no effect."""
+        yield
         return lambda _: np.zeros(len(items))
 
     def _rank(self, query: Query, excluded: NDArray[np.int32]) -> Ranking:

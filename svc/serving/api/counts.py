@@ -101,6 +101,7 @@ def cost_of_request(question: AnyQuestion | Rejected) -> Cost:
         is_ruled=bool(question.explain or question.diversity or question.limits or question.boosts or varies),
         is_other=bool(question.pins) or not is_known,
         conditions=count_conditions(question.filters, RULED_CONDITIONS),
+        is_diverse=bool(question.diversity),
     )
 
 

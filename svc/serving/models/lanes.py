@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Hashable, Sequence
+from functools import partial
 from itertools import groupby
 
 import trio
@@ -18,7 +19,18 @@ from svc.asking.costs import Cost, cost_of
 from svc.model.ranking.query import Query, Ranking
 from svc.serving.admission import WaitBudget
 from svc.serving.models.plain_costs import LARGEST_CALL, PlainCosts
-from svc.serving.models.queue import Caller, Outcome, PendingQuery, Queue, Ranker, fail, rank_groups, require_all
+from svc.serving.models.queue import (
+    Caller,
+    Outcome,
+    PendingQuery,
+    Queue,
+    Ranker,
+    Unfinished,
+    fail,
+    rank_groups,
+    rank_turn,
+    require_all,
+)
 from svc.serving.models.threads import ScoringThreads
 
 MAX_BATCH = LARGEST_CALL
@@ -44,6 +56,10 @@ CALL_S = 0.05
 """Processor seconds after which a call of expensive queries starts no further query.
 
 Other requests wait until the whole call ends."""
+TURN_S = 0.005
+"""Processor seconds of a turn of a query that is ranked in turns, while other expensive queries wait.
+
+These take about as long, so they take at most twice the time that they take alone."""
 SLICE_S = CALL_S / 2
 """Expected processor seconds that the queries of batches take in one call of cheap queries."""
 EXPENSIVE_AT_ONCE = 32
@@ -196,6 +212,7 @@ class Lane:
 
         Refuses a request that has waited too long for its first turn.
         """
+        # A query that is ranked in turns has a call of its own, so a request never has two that have begun.
         queue, taken, total_s = self._expensive, list[PendingQuery](), 0.0
         while queue.batches and len(taken) < EXPENSIVE_AT_ONCE and total_s < CALL_S:
             caller = queue.batches.pop()
@@ -203,10 +220,15 @@ class Lane:
             if refusal is not None:
                 caller.fail(refusal)
                 continue
+            if taken and caller.is_sliced:
+                queue.batches.append_first(caller)
+                break
             taken += caller.take(1)
             total_s += taken[-1].cost * self._expensive_each_s
             if caller.waiting:
                 queue.batches.append(caller)
+            if taken[-1].cost.is_sliced:
+                break
         return taken
 
     async def _score_cheap(self, pending: list[PendingQuery]) -> list[Outcome]:
@@ -221,8 +243,21 @@ class Lane:
         finally:
             self._busy = False
 
-    async def _score_expensive(self, pending: list[PendingQuery]) -> list[Outcome]:
-        return await self._score_in_thread(pending, expensive=True)
+    async def _score_expensive(self, pending: list[PendingQuery]) -> Sequence[Outcome | Unfinished]:
+        caller, position, query, cost = pending[0]
+        if not cost.is_sliced:
+            return await self._score_in_thread(pending, expensive=True)
+        steps = caller.begun(position) or self._model.rank_steps(query)
+        others_wait = partial(bool, self._expensive)
+        try:
+            return [
+                await self._threads.run(rank_turn, steps, CALL_S, TURN_S, others_wait, usual_s=CALL_S, expensive=True)
+            ]
+        except trio.Cancelled:
+            fail([caller])
+            raise
+        except Exception as error:
+            return [error]
 
     async def _score_in_thread(self, pending: list[PendingQuery], *, expensive: bool = False) -> list[Outcome]:
         """Score queries in a thread, and return their outcomes in the same order.

@@ -17,6 +17,7 @@ import trio
 from svc.asking.costs import Cost, cost_of
 from svc.errors import RecipeUnavailable
 from svc.model.ranking.query import Query, Ranking
+from svc.model.ranking.rerank import Steps
 from svc.serving.admission import Pace, WaitBudget
 
 ANSWERED_A_TURN, ANSWERED_WHILE_OTHERS_WAIT = 16, 2
@@ -30,10 +31,13 @@ Outcome = Ranking | Exception
 class Ranker(Protocol):
     """The part of a model that queues use.
 
-    `rank` is thread-safe, has no side effects, and returns the rankings in the order of the queries.
+    `rank` is thread-safe, has no side effects, and returns the rankings in the order of the queries. `rank_steps`
+    returns one ranking, in steps between which other queries may be ranked.
     """
 
     def rank(self, queries: Sequence[Query]) -> list[Ranking]: ...
+
+    def rank_steps(self, query: Query) -> Steps[Ranking]: ...
 
 
 class Caller:
@@ -51,6 +55,7 @@ class Caller:
         self.done = trio.Event()
         self._rankings: list[Ranking | None] = [None] * len(queries)
         self._waiting = deque(range(len(queries)))
+        self._begun: tuple[int, Steps[Ranking]] | None = None
         self._unanswered = len(queries)
         self._error: Exception | None = None
 
@@ -69,17 +74,29 @@ class Caller:
 
     @property
     def has_begun(self) -> bool:
-        """True if at least one query has been taken for scoring and not put back."""
-        return len(self._waiting) < len(self.queries)
+        """True if at least one query has had a turn, and was not put back without one."""
+        return len(self._waiting) < len(self.queries) or self._begun is not None
+
+    @property
+    def is_sliced(self) -> bool:
+        """True if the next waiting query is ranked in turns."""
+        return bool(self._waiting) and self.costs[self._waiting[0]].is_sliced
+
+    def begun(self, position: int) -> Steps[Ranking] | None:
+        """Remove and return the remaining steps of the query at `position`, or None before its first turn."""
+        steps = self._begun[1] if self._begun is not None and self._begun[0] == position else None
+        self._begun = None
+        return steps
 
     def take(self, most: int) -> list[PendingQuery]:
         """Remove and return the first `most` waiting queries, or fewer if fewer wait."""
         taken = [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
         return [PendingQuery(self, position, self.queries[position], self.costs[position]) for position in taken]
 
-    def put_back(self, position: int) -> None:
-        """Put a taken query back in front of the waiting queries."""
+    def put_back(self, position: int, steps: Steps[Ranking] | None = None) -> None:
+        """Put a taken query back in front of the waiting queries, with its remaining `steps` if it has had a turn."""
         self._waiting.appendleft(position)
+        self._begun = None if steps is None else (position, steps)
 
     def give(self, position: int, outcome: Outcome) -> None:
         """Store the outcome of the query at `position`. Sets `done` if no further outcome is missing.
@@ -115,9 +132,15 @@ class PendingQuery(NamedTuple):
     cost: Cost
 
 
+class Unfinished(NamedTuple):
+    """The remaining steps of a query after a turn."""
+
+    steps: Steps[Ranking]
+
+
 Take = Callable[[], list[PendingQuery]]
 """A function that removes and returns the queries of the next call. Returns none if the queue is empty."""
-Score = Callable[[list[PendingQuery]], Awaitable[list[Outcome]]]
+Score = Callable[[list[PendingQuery]], Awaitable[Sequence[Outcome | Unfinished]]]
 """A function that returns the outcomes of queries. If its time runs out, it returns only the first outcomes."""
 
 
@@ -138,6 +161,24 @@ def rank_groups(
         ended = time.thread_time()
         scored.append((outcomes, ended - started))
     return scored
+
+
+def rank_turn(
+    steps: Steps[Ranking], most_s: float, turn_s: float, others_wait: Callable[[], bool]
+) -> Outcome | Unfinished:
+    """Take steps for `most_s` processor seconds, or for `turn_s` while others wait. Return the ranking or its error."""
+    began = time.thread_time()
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            ranking: Ranking = end.value
+            return ranking
+        except Exception as error:
+            return error
+        taken_s = time.thread_time() - began
+        if taken_s > most_s or (taken_s > turn_s and others_wait()):
+            return Unfinished(steps)
 
 
 def require_all(rankings: list[Ranking], count: int) -> list[Ranking]:
@@ -224,11 +265,11 @@ class Turns:
         turns, weight = count, 0
         for caller in self._keys.get(key, ()):
             turns += min(caller.waiting, count)
-            weight += min(caller.waiting, count) * caller.cost
+            weight += min(caller.waiting, count) * caller.cost.turn
         for other, callers in self._keys.items():
             if other != key:
                 waiting = sum(caller.waiting * caller.cost for caller in callers)
-                weight += min(waiting, turns * max(caller.cost for caller in callers))
+                weight += min(waiting, turns * max(caller.cost.turn for caller in callers))
         return weight
 
 
@@ -292,7 +333,7 @@ class Queue:
 
     async def _score(self, score: Score, pending: list[PendingQuery]) -> None:
         """Score queries, wake their requests, and learn the pace of the queue."""
-        self.running, self._began_at = sum(question.cost for question in pending), trio.current_time()
+        self.running, self._began_at = sum(question.cost.turn for question in pending), trio.current_time()
         leaves_some = bool(self)
         try:
             outcomes = await score(pending)
@@ -302,8 +343,8 @@ class Queue:
         finally:
             self.running = 0
         # A call that empties the queue is not measured. It has few queries, so each takes longer than in a large call,
-        # and no request waits for the end of the call.
-        if leaves_some:
+        # and no request waits for the end of the call. A turn is not measured, because it is a part of a query.
+        if leaves_some and not pending[0].cost.is_sliced:
             weight = sum(question.cost for question in pending[: len(outcomes)])
             self.pace.learn(trio.current_time() - self._began_at, weight)
 
@@ -315,12 +356,23 @@ class Queue:
             self.batches.append_first(caller)
             caller.put_back(question.position)
 
-    async def _give_out(self, pending: list[PendingQuery], outcomes: list[Outcome]) -> None:
+    def _queue_again(self, question: PendingQuery, turn: Unfinished) -> None:
+        """Put a query back behind all other requests after a turn. Does nothing if its request is already done."""
+        caller = question.caller
+        if not caller.done.is_set():
+            self.batches.remove(caller)
+            self.batches.append(caller)
+            caller.put_back(question.position, turn.steps)
+
+    async def _give_out(self, pending: list[PendingQuery], outcomes: Sequence[Outcome | Unfinished]) -> None:
         """Store the outcomes, and wake a few requests in each turn of the event loop."""
         woken = 0
         for question, outcome in zip(pending, outcomes, strict=False):
             caller = question.caller
             was_done = caller.done.is_set()
+            if isinstance(outcome, Unfinished):
+                self._queue_again(question, outcome)
+                continue
             caller.give(question.position, outcome)
             woken += not was_done and caller.done.is_set()
             if woken >= (ANSWERED_WHILE_OTHERS_WAIT if self else ANSWERED_A_TURN):

@@ -7,7 +7,7 @@ evaluation. Diversity is measured on a sample of users, so that a value takes le
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from svc.model.ranking.rerank import Candidates, Rules, Similar, rerank
+from svc.model.ranking.rerank import Candidates, CompareItems, Rules, Similar, Steps, rerank, result_of
 from svc.model.recommenders.base import Scorer
 from svc.training.fitting.trial import TrialRecord
 from svc.training.judging.evaluator import Evaluator
@@ -73,7 +73,7 @@ def measure_diversity(ranker: ServedRanker, sample: Evaluator, *, seed: int) -> 
 def _rerank_all(
     items: Items,
     scores: NDArray[np.float64],
-    similar: Callable[[Items], Similar],
+    similar: CompareItems,
     cutoff: int,
     lists_by_value: dict[float, _Lists],
 ) -> None:
@@ -81,17 +81,21 @@ def _rerank_all(
 
     `items` and `scores` are the candidates, best first. Similarities are computed once for all values.
     """
-    fresh, similarities = similar(items), dict[int, NDArray[np.float64]]()
+    fresh, similarities = result_of(similar(items)), dict[int, NDArray[np.float64]]()
 
     def to_pool(position: int) -> NDArray[np.float64]:
         if position not in similarities:
             similarities[position] = fresh(position)
         return similarities[position]
 
+    def compare(_: Items) -> Steps[Similar]:
+        yield
+        return to_pool
+
     place_of = {column: position for position, column in enumerate(items.tolist())}
     candidates = Candidates(items, scores, True, lambda: candidates)
     for value, lists in lists_by_value.items():
-        shown = rerank(candidates, Rules(diversity=value), cutoff, lambda _: to_pool, _NO_PINS)
+        shown = rerank(candidates, Rules(diversity=value), cutoff, compare, _NO_PINS)
         lists.add(items, [place_of[column] for column in shown.items.tolist()], to_pool)
 
 

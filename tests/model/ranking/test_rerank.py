@@ -19,7 +19,7 @@ from svc.model.model import Model
 from svc.model.ranking.filter_fields import LabelField
 from svc.model.ranking.item_sets import ItemSet
 from svc.model.ranking.query import Interaction, Query, Ranking, Restriction
-from svc.model.ranking.rerank import POOL, Boost, Candidates, Items, Limit, Pin, Rules, Similar, rerank
+from svc.model.ranking.rerank import POOL, Boost, Candidates, Items, Limit, Pin, Rules, Similar, Steps, rerank
 from tests.families import EVERY_FAMILY, N_ITEMS, family
 from tests.model.ranking.brute_force import Naive, variations
 from tests.serving.artifacts import factor_model
@@ -129,6 +129,15 @@ def genres_of_items(n_items: int) -> NDArray[np.bool_]:
     return np.array([[label in (labels or "").split("|") for label in "abc"] for labels in labels_of(n_items)])
 
 
+def strongest(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the rows with only the 100 weights of the largest absolute value, ties by column."""
+    kept = np.zeros_like(rows)
+    for item, row in enumerate(rows.tolist()):
+        for column in sorted(range(len(row)), key=lambda column: (-abs(row[column]), column))[:100]:
+            kept[item, column] = row[column]
+    return kept
+
+
 @cache
 def cosines(name: str, n_items: int) -> NDArray[np.float64]:
     """Return the similarities of all pairs of items."""
@@ -148,6 +157,7 @@ def cosines(name: str, n_items: int) -> NDArray[np.float64]:
         else:
             rows[:] = scorer.weights
         np.fill_diagonal(rows, 0)
+        rows = strongest(rows)
     norms = np.linalg.norm(rows, axis=1)
     directions = rows / np.where(norms > 0, norms, 1)[:, np.newaxis]
     return np.asarray(directions @ directions.T, dtype=np.float64)
@@ -218,7 +228,8 @@ def test_a_pin_does_not_change_the_relevance_of_other_items() -> None:
     scores = np.array([10.0, 1.0, 0.9, 0.0])
     every = Candidates(np.arange(4, dtype=np.int32), scores, is_whole=True, whole=lambda: every)
 
-    def similar(pool: Items) -> Similar:
+    def similar(pool: Items) -> Steps[Similar]:
+        yield
         return lambda place: similarities[pool[place], pool]
 
     def order(*pins: Pin) -> list[int]:
@@ -283,6 +294,11 @@ def test_limits_that_reach_behind_the_pool_sort_few_items(monkeypatch: pytest.Mo
     assert 0 < sum(counts) < 2_000
 
 
+def alike(pool: Items) -> Steps[Similar]:
+    yield
+    return lambda _: np.zeros(len(pool))
+
+
 def test_boosts_sort_few_of_many_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
     """A partition selects the best: sorting 20,000 candidates for ten items would take most of the time."""
     count = 20_000
@@ -293,7 +309,7 @@ def test_boosts_sort_few_of_many_candidates(monkeypatch: pytest.MonkeyPatch) -> 
     counts = counting_sorts(monkeypatch)
     for rules in (Rules(boosts=boosts), Rules(boosts=boosts, limits=limits), Rules(boosts=boosts, diversity=0.5)):
         counts.clear()
-        assert len(rerank(found, rules, 10, lambda pool: lambda _: np.zeros(len(pool)), NO_SCORES).items) == 10
+        assert len(rerank(found, rules, 10, alike, NO_SCORES).items) == 10
         assert 0 < sum(counts) < count / 20
 
 
@@ -310,7 +326,8 @@ def test_reasons_do_not_depend_on_the_order_of_the_whole_ranking() -> None:
     shuffled = Candidates(items[order], scores[order], is_whole=True, whole=lambda: shuffled)
     part = Candidates(items[:POOL], scores[:POOL], is_whole=False, whole=lambda: shuffled)
 
-    def similar(pool: Items) -> Similar:
+    def similar(pool: Items) -> Steps[Similar]:
+        yield
         return lambda index: cosine[pool[index], pool]
 
     expected, actual = (rerank(ranking, rules, 12, similar, NO_SCORES) for ranking in (whole, part))

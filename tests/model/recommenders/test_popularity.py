@@ -7,6 +7,7 @@ import numpy as np
 from svc.model.history import History
 from svc.model.ranking.item_sets import ItemSet
 from svc.model.ranking.query import Query
+from svc.model.ranking.rerank import result_of
 from svc.model.recommenders.popularity import PopularityScorer
 
 EMPTY = History(np.array([0, 0, 2], dtype=np.int64), np.array([1, 4], dtype=np.int32))
@@ -33,4 +34,4 @@ def test_popularity_has_no_reasons_and_no_similarities() -> None:
     scorer = PopularityScorer(np.arange(4.0))
     items = np.arange(4, dtype=np.int32)
     assert scorer.contributions(Query(limit=1, user=0), EMPTY, items) is None
-    assert scorer.similar(items)(2).tolist() == [0.0] * 4
+    assert result_of(scorer.similar(items))(2).tolist() == [0.0] * 4

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from svc.model.recommenders.base import cosines
+from svc.model.ranking.rerank import result_of
 from svc.model.recommenders.dense_weights import DenseWeightsScorer
 from svc.model.recommenders.neighbours import NeighbourScorer
+from svc.model.recommenders.similar import STRONGEST, cosines
 
 ITEMS = np.array([7, 0, 3, 9, 4], dtype=np.int32)
 
@@ -30,20 +33,63 @@ def naive(rows: np.ndarray) -> np.ndarray:
     return np.divide(products, scale, out=np.zeros_like(products), where=scale > 0)
 
 
+def similarities(family: str, dense: np.ndarray, items: np.ndarray) -> np.ndarray:
+    """Return the similarities of all pairs of `items`, by a model whose weights are `dense`."""
+    if family == "dense":
+        steps = DenseWeightsScorer(dense).similar(items)
+    else:
+        offsets = np.concatenate([[0], np.cumsum(np.count_nonzero(dense, axis=1))]).astype(np.int32)
+        steps = NeighbourScorer(offsets, np.nonzero(dense)[1].astype(np.int32), dense[dense != 0]).similar(items)
+    to_all = result_of(steps)
+    found = np.array([to_all(place) for place in range(len(items))])
+    assert found.dtype == np.float64
+    return found
+
+
 @pytest.mark.parametrize("family", ["dense", "neighbours"])
 def test_rows_of_weights_are_compared_without_their_diagonal(family: str) -> None:
     """An item's weight on itself does not count. An item without other weights has similarity 0."""
     dense = weights()
-    if family == "dense":
-        to_all = DenseWeightsScorer(dense).similar(ITEMS)
-    else:
-        offsets = np.concatenate([[0], np.cumsum(np.count_nonzero(dense, axis=1))]).astype(np.int32)
-        columns = np.nonzero(dense)[1].astype(np.int32)
-        to_all = NeighbourScorer(offsets, columns, dense[dense != 0]).similar(ITEMS)
+    found = similarities(family, dense, ITEMS)
     np.fill_diagonal(dense, 0)
-    found = np.array([to_all(place) for place in range(len(ITEMS))])
     np.testing.assert_allclose(found, naive(dense[ITEMS]), atol=1e-6)
-    assert found.dtype == np.float64
+
+
+@pytest.mark.parametrize("family", ["dense", "neighbours"])
+@pytest.mark.parametrize("n", [99, 100, 101, 102, 250])
+def test_the_strongest_weights_of_long_rows_are_compared(family: str, n: int) -> None:
+    """Of each row the 100 weights of the largest absolute value count, ties by column, never the diagonal."""
+    rng = np.random.default_rng(n)
+    dense = rng.integers(-9, 10, (n, n)).astype(np.float32)
+    dense[5] = dense[8]
+    dense[[5, 8], 5] = dense[[5, 8], 8] = 0.5
+    np.fill_diagonal(dense, 50)
+    items = rng.permutation(n)[:60].astype(np.int32)
+    found = similarities(family, dense, items)
+    np.fill_diagonal(dense, 0)
+    cut = np.zeros_like(dense)
+    for item, row in enumerate(dense.tolist()):
+        for column in sorted(range(n), key=lambda column: (-abs(row[column]), column))[:STRONGEST]:
+            cut[item, column] = row[column]
+    np.testing.assert_allclose(found, naive(cut[items]), atol=1e-12)
+
+
+def test_a_comparison_reads_only_weights_in_shared_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten steps over 2,000 items read some of their 200,000 weights once, not ten times."""
+    rng, read = np.random.default_rng(1), []
+    columns = np.argsort(rng.random((2000, 4000)), axis=1)[:, :100].astype(np.int32)
+    scorer = NeighbourScorer(np.arange(0, 400_001, 100), np.tile(columns, (2, 1)).ravel(), np.ones(400_000, np.float32))
+    to_all = result_of(scorer.similar(np.arange(2000, dtype=np.int32)))
+    bincount = np.bincount
+
+    def counted(values: np.ndarray, *arguments: Any, **options: Any) -> np.ndarray:
+        read.append(len(values))
+        return bincount(values, *arguments, **options)
+
+    monkeypatch.setattr(np, "bincount", counted)
+    for number in range(10):
+        to_all(number)
+    assert sum(read) < 200_000
 
 
 def test_equal_vectors_are_equally_far_from_others() -> None:

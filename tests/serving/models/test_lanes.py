@@ -15,13 +15,13 @@ import pytest
 import trio
 import trio.testing
 
-from svc.asking.costs import PLAIN_PROFILE, Cost
+from svc.asking.costs import HEAVY_LIMIT, PLAIN_PROFILE, Cost
 from svc.errors import ApiError, Overloaded
 from svc.model.ranking.item_sets import ItemSet
 from svc.model.ranking.query import Query, Ranking
-from svc.model.ranking.rerank import Boost, Rules
+from svc.model.ranking.rerank import Boost, Rules, Steps
 from svc.serving.models import lanes, queue
-from svc.serving.models.lanes import BULK_SLICE, CALL_S, MAX_BATCH, SLICE_S, Lane
+from svc.serving.models.lanes import BULK_SLICE, CALL_S, MAX_BATCH, SLICE_S, TURN_S, Lane
 from svc.serving.models.queue import ANSWERED_A_TURN, ANSWERED_WHILE_OTHERS_WAIT, Caller
 from svc.serving.models.threads import ScoringThreads
 from tests.serving.freed import freed
@@ -332,11 +332,15 @@ async def test_a_closed_lane_frees_its_model_at_once() -> None:
 
 
 BOOSTED = Query(limit=10, user=1, rules=Rules(boosts=(Boost(ItemSet.of_columns(np.arange(3), 10), 2.0),)))
-DIVERSE = Query(limit=1000, user=1, rules=Rules(diversity=0.5))
+DIVERSE = Query(limit=HEAVY_LIMIT, user=1, rules=Rules(diversity=0.5))
+HUGE = Query(limit=1000, user=2, rules=Rules(diversity=0.5))
 
 
 def boosted(user: int) -> Query:
     return BOOSTED._replace(user=user)
+
+
+STEP_S = 1e-3
 
 
 class Costly:
@@ -345,6 +349,7 @@ class Costly:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, cost_s: Callable[[Query], float]) -> None:
         self.calls: list[list[int]] = []
         self.on_the_loop: list[bool] = []
+        self.steps: list[int] = []
         self._cost_s = cost_s
         self.now = 0.0
         for module in (lanes, queue):
@@ -359,6 +364,14 @@ class Costly:
         self.on_the_loop.append(threading.current_thread() is threading.main_thread())
         return [Ranking(np.array([query.user], np.int32), np.array([1.0])) for query in queries]
 
+    def rank_steps(self, query: Query) -> Steps[Ranking]:
+        steps = round(self._cost_s(query) / STEP_S)
+        for _ in range(steps):
+            self.now += STEP_S
+            self.steps.append(query.user)
+            yield
+        return Ranking(np.array([query.user], np.int32), np.array([1.0]))
+
 
 class Threads:
     """Two threads, for cheap and for expensive calls, whose processor time is virtual time."""
@@ -369,10 +382,22 @@ class Threads:
 
     async def run(self, function: Callable[..., Any], *arguments: Any, expensive: bool = False, **_: Any) -> Any:
         async with self._limiters[expensive]:
+            if function is queue.rank_turn:
+                return await self._turn(*arguments)
             began = self._model.now
             result = function(*arguments)
             await trio.sleep(self._model.now - began)
             return result
+
+    async def _turn(self, steps: Steps[Ranking], most_s: float, turn_s: float, others_wait: Callable[[], bool]) -> Any:
+        """Rank as `rank_turn` does in a thread, where it sees requests that arrive meanwhile."""
+        ends = self._model.now + most_s
+        while True:
+            began = self._model.now
+            outcome = queue.rank_turn(steps, turn_s, turn_s, others_wait)
+            await trio.sleep(self._model.now - began)
+            if not isinstance(outcome, queue.Unfinished) or others_wait() or self._model.now > ends:
+                return outcome
 
 
 def in_virtual_time(model: Costly) -> Lane:
@@ -450,6 +475,63 @@ async def test_callers_take_turns_by_key(
         await lane.rank([boosted(2)], patience=Patient("modest"))
         assert trio.current_time() - began <= 4 * CALL_S
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("count", [1, 4])
+async def test_other_keys_wait_for_one_turn_of_a_huge_query(
+    count: int, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    """While others wait, a query with 2,000 steps takes TURN_S at a time. Otherwise it takes CALL_S at a time."""
+    model = Costly(monkeypatch, lambda query: 2000 * STEP_S if query == HUGE else 4 * STEP_S)
+    lane = in_virtual_time(model)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(lane.run)
+        nursery.start_soon(partial(lane.rank, [HUGE] * count, patience=Patient("greedy", 0.5)))
+        await trio.sleep(10.5 * CALL_S)
+        assert len(model.steps) == pytest.approx(11 * CALL_S / STEP_S, rel=0.05), "one call at a time"
+        waits = []
+        for _ in range(100):
+            assert lane.wait_s([boosted(2)], "modest") <= 2 * CALL_S
+            began = trio.current_time()
+            await lane.rank([boosted(2)], patience=Patient("modest"))
+            waits.append(trio.current_time() - began)
+        assert max(waits[1:]) <= TURN_S + 3 * STEP_S + 4 * STEP_S
+        assert model.steps.count(2) < 2000 * count, "it has not ended"
+        lane.close()
+    assert model.steps.count(2) == 2000 * count
+
+
+async def test_a_huge_query_that_is_cancelled_takes_no_further_turn(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Its caller has left, so its steps would be for nobody. Another huge query gets all turns."""
+    model = Costly(monkeypatch, lambda _: 500 * STEP_S)
+    lane = in_virtual_time(model)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(lane.run)
+        with trio.move_on_after(3.5 * CALL_S):
+            await lane.rank([HUGE], patience=Patient("gone"))
+        taken = len(model.steps)
+        assert users(await lane.rank([HUGE._replace(user=3)])) == [3]
+        assert len(model.steps) <= taken + CALL_S / STEP_S + 501
+        lane.close()
+
+
+async def test_an_error_in_a_step_fails_only_its_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lane goes on with the next query."""
+
+    def cost_s(query: Query) -> float:
+        if query.user == POISON:
+            raise MemoryError
+        return STEP_S
+
+    lane = Lane(Costly(monkeypatch, cost_s), ScoringThreads(1))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(lane.run)
+        with pytest.raises(MemoryError):
+            await lane.rank([HUGE._replace(user=POISON)])
+        assert users(await lane.rank([HUGE])) == [2]
+        lane.close()
 
 
 async def test_expensive_queries_are_scored_until_the_time_of_a_call_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
