@@ -7,7 +7,14 @@ import sys
 from contextlib import AbstractContextManager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from svc.late_imports import LateModule, if_imported
+
+if TYPE_CHECKING:
+    import threadpoolctl
+else:
+    threadpoolctl = LateModule("threadpoolctl")
 
 CGROUPS = Path("/sys/fs/cgroup")
 _OWN_GROUP = Path("/proc/self/cgroup")
@@ -78,12 +85,10 @@ def limit_blas_threads(count: int) -> None:
     A server runs several scoring threads and the event loop side by side, so it wants one thread per operation. Before
     numpy is imported, this sets the variables that its library reads. Afterwards it calls the library.
     """
-    if "numpy" not in sys.modules:
+    if if_imported("numpy") is None:
         os.environ.update(dict.fromkeys(VARIABLES, str(count)))
         return
-    from threadpoolctl import threadpool_limits
-
-    threadpool_limits(limits=count, user_api="blas")
+    threadpoolctl.threadpool_limits(limits=count, user_api="blas")
 
 
 def one_blas_thread() -> AbstractContextManager[object]:
@@ -98,6 +103,4 @@ def one_blas_thread() -> AbstractContextManager[object]:
 
 @lru_cache(maxsize=1)
 def _blas_libraries(_n_modules: int) -> Any:
-    from threadpoolctl import ThreadpoolController
-
-    return ThreadpoolController().select(user_api="blas")
+    return threadpoolctl.ThreadpoolController().select(user_api="blas")

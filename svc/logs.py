@@ -7,6 +7,7 @@ Python warnings join the same stream, so the redaction holds for them too.
 from __future__ import annotations
 
 import logging
+import os
 import re
 import sys
 import warnings
@@ -320,8 +321,6 @@ def _short_numbers(_logger: Any, _method: str, record: Record) -> Record:
 
 
 def _may_colour() -> bool:
-    import os
-
     return sys.stderr.isatty() and not os.environ.get("NO_COLOR")
 
 

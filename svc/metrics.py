@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from svc import install_command
 from svc.errors import ConfigError
+from svc.late_imports import import_late
 
 UNKNOWN_RECIPE = "<unknown>"
 LATENCY_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -212,7 +213,7 @@ class Metrics:
         Raises ConfigError without the extra `metrics`.
         """
         try:
-            import prometheus_client as prometheus
+            prometheus = import_late("prometheus_client")
         except ImportError:
             how = install_command("metrics")
             raise ConfigError(f"SVC_METRICS_ENABLED=1 needs prometheus-client: {how}") from None

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from svc.late_imports import if_imported
+
 _IN_SECONDS = 100
 """Number of seconds, and of minutes, from which a time is shown in the next larger unit."""
 EVERY_S = 10.0
@@ -215,7 +217,7 @@ def progress_here(wanted: bool | None) -> Progress:
 
 
 def _display_here(*, is_wanted: bool) -> Display | None:
-    ipython = sys.modules.get("IPython")
+    ipython = if_imported("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     if shell is not None and "IPKernelApp" in getattr(shell, "config", {}):
         try:

@@ -6,7 +6,16 @@ content, as an HMAC does. The context makes a signature of one kind of content i
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+from svc.late_imports import LateModule
+
+if TYPE_CHECKING:
+    from cryptography import exceptions
+    from cryptography.hazmat.primitives.asymmetric import ed25519
+else:
+    exceptions = LateModule("cryptography.exceptions")
+    ed25519 = LateModule("cryptography.hazmat.primitives.asymmetric.ed25519")
 
 SIGNATURE_BYTES: Final = 64
 ARTIFACT: Final = b"svc artifact, format version 2\0"
@@ -32,26 +41,19 @@ contents."""
 
 def public_half(seed: bytes) -> bytes:
     """Return the public key (32 bytes) of a signing key (32 bytes)."""
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-    return Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw()
+    return ed25519.Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw()
 
 
 def sign(seed: bytes, context: bytes, sha256: bytes) -> bytes:
     """Return the signature (64 bytes) of content with this sha256 (32 bytes)."""
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-    return Ed25519PrivateKey.from_private_bytes(seed).sign(context + sha256)
+    return ed25519.Ed25519PrivateKey.from_private_bytes(seed).sign(context + sha256)
 
 
 def is_signed(public: bytes, signature: bytes, context: bytes, sha256: bytes) -> bool:
     """Return whether the private key of `public` made `signature` over this context and sha256."""
-    from cryptography.exceptions import InvalidSignature
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
     try:
-        Ed25519PublicKey.from_public_bytes(public).verify(signature, context + sha256)
-    except (InvalidSignature, ValueError):
+        ed25519.Ed25519PublicKey.from_public_bytes(public).verify(signature, context + sha256)
+    except (exceptions.InvalidSignature, ValueError):
         return False
     return True
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, Final, Protocol, TypeVar
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from svc import events, logs
@@ -32,10 +32,16 @@ from svc.errors import (
     PayloadTooLarge,
     UsageError,
 )
+from svc.late_imports import LateModule
 from svc.logs import redact_text
 from svc.names import HTTP_SCHEMES, OBJECT_SCHEMES, Versioning
 from svc.net import HttpRules, RemoteResponse, exchange
 from svc.settings import Settings
+
+if TYPE_CHECKING:
+    from svc.artifact import store_fsspec
+else:
+    store_fsspec = LateModule("svc.artifact.store_fsspec")
 
 _GONE = (404, 410)
 
@@ -397,9 +403,7 @@ def open_folder(
         )
     if scheme in HTTP_SCHEMES:
         return HttpFolder(uri, settings, label or name), name
-    from svc.artifact.store_fsspec import ObjectFolder
-
-    return ObjectFolder(uri, settings, label or name), name
+    return store_fsspec.ObjectFolder(uri, settings, label or name), name
 
 
 def read_verified(uri: str, keys: signing.SigningKeys, settings: Settings) -> tuple[Blob, Parsed]:

@@ -30,7 +30,6 @@ import struct
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
-from importlib import import_module
 from inspect import signature
 from types import NoneType
 from typing import Any, ClassVar, Final
@@ -39,6 +38,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from svc.errors import ArtifactError, ForbiddenClass, PayloadInvalid
+from svc.late_imports import import_late
 from svc.model.operations import check_operations
 
 
@@ -229,7 +229,7 @@ class _Decoder(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in ALLOWED:
             raise ForbiddenClass(f"payload names {module:.60}.{name:.60}, which is not on the allow-list")
-        target = getattr(import_module(module), name)
+        target = getattr(import_late(module), name)
         return _Builder(target) if isinstance(target, type) else target
 
 

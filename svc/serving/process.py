@@ -15,13 +15,14 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import trio
 
 from svc import install_command
 from svc.cores import limit_blas_threads
 from svc.errors import ConfigError
+from svc.late_imports import import_late
 from svc.serving.models.threads import SWITCH_INTERVAL_S
 from svc.serving.transport.connection import ConnectionLimits
 from svc.settings import Settings
@@ -54,12 +55,12 @@ def tune() -> None:
 def spans() -> Spans:
     """Return the tracer, which makes and exports OpenTelemetry spans. Raises ConfigError without OpenTelemetry."""
     try:
-        from svc.serving.api import spans
+        spans = import_late("svc.serving.api.spans")
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("opentelemetry"):
             raise
         raise ConfigError(f"SVC_OTEL_ENABLED=1 needs OpenTelemetry's SDK: {install_command('otel')}") from None
-    return spans.create()
+    return cast("Spans", spans.create())
 
 
 def notify_ready(environ: Mapping[str, str]) -> None:

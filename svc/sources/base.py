@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, cast
 from pydantic import BaseModel, ValidationError
 
 from svc.errors import RecipeError, SourceTooLarge
+from svc.late_imports import import_late
 from svc.recipe import problems
 from svc.recipe.source_options import SourceSpec
 from svc.settings import Settings
@@ -202,7 +203,9 @@ def _find(type_name: str, where: str) -> type[DataSource]:
     # Looking for plug-ins reads the metadata of every installed package: 60 ms for 250 packages.
     location = _BUILT_IN.get(type_name) or _plug_in(type_name, where)
     try:
-        source_class = EntryPoint(type_name, location, ENTRY_POINT_GROUP).load()
+        point = EntryPoint(type_name, location, ENTRY_POINT_GROUP)
+        import_late(point.module)
+        source_class = point.load()
     except Exception as error:
         raise RecipeError(f"{where}.type: the source {type_name!r} cannot be loaded: {error!r}") from error
     if not (isinstance(getattr(source_class, "Config", None), type) and callable(getattr(source_class, "fetch", None))):

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from svc import events, install_command, logs
 from svc.errors import ConfigError, DataSourceError, SvcError
+from svc.late_imports import LateModule, import_late
 from svc.logs import redact_text
 from svc.recipe.source_options import BigQueryOptions, Scalar
 from svc.sources.arrow import table_of_rows
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
     import pandas
 
     from svc.sources.base import SourceContext
+
+bigquery = LateModule("google.cloud.bigquery")
+credentials = LateModule("google.auth.credentials")
+exceptions = LateModule("google.api_core.exceptions")
+retry = LateModule("google.api_core.retry")
 
 _PAGE_ROWS = 50_000
 _TYPES = {bool: "BOOL", int: "INT64", float: "FLOAT64", str: "STRING"}
@@ -94,15 +100,11 @@ class BigQuerySource:
         It is unavailable if its library is not installed or the account may not use it. Raises DataSourceError if it is
         unavailable and the settings forbid REST.
         """
-        from google.api_core.exceptions import DeadlineExceeded, PermissionDenied, ServiceUnavailable
-        from google.api_core.retry import Retry, if_exception_type
-
         try:
-            from google.cloud import bigquery_storage
+            storage = import_late("google.cloud.bigquery_storage")
         except ImportError:
             self._fall_back("missing_extra")
             return None
-        storage: Any = bigquery_storage
         reader = storage.BigQueryReadClient(credentials=_credentials(), client_options=_read_options())
         request = {
             "parent": f"projects/{client.project}",
@@ -114,10 +116,12 @@ class BigQuerySource:
             "max_stream_count": 1,
         }
         timeout = self._context.settings.http_timeout_s
-        unreachable = if_exception_type(ServiceUnavailable, DeadlineExceeded)
+        unreachable = retry.if_exception_type(exceptions.ServiceUnavailable, exceptions.DeadlineExceeded)
         try:
-            session = reader.create_read_session(request, retry=Retry(unreachable, timeout=timeout), timeout=timeout)
-        except PermissionDenied:
+            session = reader.create_read_session(
+                request, retry=retry.Retry(unreachable, timeout=timeout), timeout=timeout
+            )
+        except exceptions.PermissionDenied:
             self._fall_back("permission_denied")
             return None
         pages = (page for stream in session.streams for page in reader.read_rows(stream.name).rows(session).pages)
@@ -125,9 +129,7 @@ class BigQuerySource:
 
     def _retry(self) -> Any:
         """Return Google's default retries, limited to the HTTP timeout of the settings."""
-        from google.cloud.bigquery import DEFAULT_RETRY
-
-        return DEFAULT_RETRY.with_timeout(self._context.settings.http_timeout_s)
+        return bigquery.DEFAULT_RETRY.with_timeout(self._context.settings.http_timeout_s)
 
     def _fall_back(self, reason: str) -> None:
         if self._context.settings.bq_require_storage_api:
@@ -138,8 +140,6 @@ class BigQuerySource:
         logs.emit(events.BIGQUERY_STORAGE_FALLBACK, reason=reason)
 
     def _start(self, client: Any, *, dry_run: bool) -> Any:
-        from google.cloud import bigquery
-
         parameters = [_parameter(name, value) for name, value in self._config.query_parameters.items()]
         config = bigquery.QueryJobConfig(query_parameters=parameters, dry_run=dry_run, use_query_cache=not dry_run)
         timeout = self._context.settings.http_timeout_s
@@ -152,7 +152,7 @@ class BigQuerySource:
         Every other failure becomes a DataSourceError.
         """
         try:
-            from google.cloud import bigquery
+            import_late("google.cloud.bigquery")
         except ImportError:
             raise ConfigError(f"bigquery needs an extra: {install_command('bigquery')}") from None
         try:
@@ -187,9 +187,7 @@ def _credentials() -> Any:
     """
     if not os.environ.get("BIGQUERY_EMULATOR_HOST"):
         return None
-    from google.auth.credentials import AnonymousCredentials
-
-    return AnonymousCredentials()  # type: ignore[no-untyped-call, unused-ignore]
+    return credentials.AnonymousCredentials()  # type: ignore[no-untyped-call, unused-ignore]
 
 
 def _read_options() -> dict[str, str] | None:
@@ -198,6 +196,4 @@ def _read_options() -> dict[str, str] | None:
 
 
 def _parameter(name: str, value: Scalar) -> Any:
-    from google.cloud import bigquery
-
     return bigquery.ScalarQueryParameter(name, _TYPES.get(type(value), "STRING"), value)

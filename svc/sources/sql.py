@@ -19,6 +19,7 @@ from urllib.parse import quote
 
 from svc import install_command
 from svc.errors import ConfigError, DataSourceError, RecipeError, SvcError
+from svc.late_imports import LateModule
 from svc.recipe.source_options import SqlOptions
 from svc.sources.arrow import table_of_rows
 from svc.sources.sql_dialects import GRACE_S, Dialect, dialect_of
@@ -29,9 +30,12 @@ if TYPE_CHECKING:
 
     import pandas
     import pyarrow as pa
+    import sqlalchemy
     from sqlalchemy import URL, Connection, CursorResult, Engine
 
     from svc.sources.base import SourceContext
+else:
+    sqlalchemy = LateModule("sqlalchemy")
 
 _CHUNK_ROWS = 50_000
 _BOUNDED_CHUNK_ROWS = 1000
@@ -141,9 +145,7 @@ class SqlSource:
                 dialect.abandon(connection, result)
 
     def _execute(self, connection: Connection, dialect: Dialect, max_rows: int) -> CursorResult[Any]:
-        from sqlalchemy import text
-
-        query, parameters = text(self._config.query), dict(self._config.query_parameters)
+        query, parameters = sqlalchemy.text(self._config.query), dict(self._config.query_parameters)
         for name in sorted(query.compile().params.keys() - parameters.keys()):
             raise DataSourceError(
                 f"query: query_parameters has no {name!r} for `:{name}`; write `\\:` for a plain colon"
@@ -154,14 +156,12 @@ class SqlSource:
         return streaming.execute(query, parameters)
 
     def _url(self) -> URL:
-        from sqlalchemy import make_url
-
         name = self._config.dsn_env
         dsn = self._context.variables.get(name)
         if not dsn:
             raise RecipeError(f"dsn_env: {name} is not set; export it with the SQLAlchemy URL of the database")
         try:
-            url = make_url(dsn)
+            url = sqlalchemy.make_url(dsn)
         except Exception:
             raise ConfigError(f"{name} is not an SQLAlchemy URL such as postgresql+psycopg://host/database") from None
         if url.get_backend_name() != "sqlite" and _has_loose_at(dsn):
@@ -194,14 +194,13 @@ class SqlSource:
             watchdog.stop()
 
     def _engine(self, dialect: Dialect, watchdog: Watchdog) -> Engine:
-        from sqlalchemy import create_engine, event
-        from sqlalchemy.pool import NullPool
-
         arguments = dialect.connect_arguments(self._config.connect_timeout_seconds)
-        engine = create_engine(dialect.url, poolclass=NullPool, connect_args=arguments, hide_parameters=True)
+        engine = sqlalchemy.create_engine(
+            dialect.url, poolclass=sqlalchemy.NullPool, connect_args=arguments, hide_parameters=True
+        )
         if dialect.name == "postgresql":  # libpq, unlike PyMySQL, has no read timeout after connecting
             # `insert` puts the watchdog before SQLAlchemy's own listener, which sends the first queries.
-            event.listen(engine, "connect", lambda raw, _: watchdog.over(raw.fileno()), insert=True)
+            sqlalchemy.event.listen(engine, "connect", lambda raw, _: watchdog.over(raw.fileno()), insert=True)
         return engine
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from svc.errors import DataSourceError, SourceTooLarge
+from svc.late_imports import LateModule
 from svc.names import MAX_ID_CHARACTERS
 from svc.recipe.problems import nearest
 from svc.sources import arrow
@@ -20,12 +21,14 @@ from svc.sources import arrow
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
-    import pandas
+    import pandas as pd
 
     from svc.sources.base import SourceContext
     from svc.sources.parts import Hive, Part
 
     Convert = Callable[[str, pa.ChunkedArray], pa.ChunkedArray]
+else:
+    pd = LateModule("pandas")
 
 Codes = np.ndarray[Any, np.dtype[np.int32]]
 _TEXT = pa.large_string()
@@ -175,10 +178,8 @@ class TableBuilder:
                     f"{self._where}: the id column {name} holds an id of more than {MAX_ID_CHARACTERS} characters"
                 )
 
-    def finish(self, convert: Convert | None = None) -> pandas.DataFrame:
+    def finish(self, convert: Convert | None = None) -> pd.DataFrame:
         """Return the DataFrame. `convert` may change the type of a column that is neither an id nor a partition."""
-        import pandas as pd
-
         return pd.DataFrame(self._finish_columns(_TextColumn.finish, _natural, convert), copy=False)
 
     def finish_arrow(self, convert: Convert | None = None) -> pa.Table:
@@ -304,9 +305,7 @@ class _TextColumn:
         self._known = pa.concat_arrays([self._known, fresh])
         self._codes.extend(codes[part] for part in rows)
 
-    def finish(self, name: str, where: str) -> pandas.Categorical:
-        import pandas as pd
-
+    def finish(self, name: str, where: str) -> pd.Categorical:
         codes, texts = self.codes_and_texts(name, where)
         categories = pd.CategoricalDtype(pd.Index(texts.to_pandas()))
         return pd.Categorical.from_codes(codes, dtype=categories, validate=False)  # type: ignore[call-arg, arg-type, unused-ignore]
@@ -340,8 +339,6 @@ def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _natural(column: pa.ChunkedArray) -> Any:
-    import pandas as pd
-
     column = plain(column)
     if pa.types.is_large_string(column.type) or pa.types.is_string_view(column.type):
         column = column.cast(pa.string()) if column.nbytes < 2**30 else column

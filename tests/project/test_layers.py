@@ -18,6 +18,7 @@ BASE = {
     "atomic_write",
     "cores",
     "env_file",
+    "late_imports",
     "errors",
     "events",
     "settings",

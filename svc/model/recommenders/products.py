@@ -29,10 +29,17 @@ import time
 from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from svc.late_imports import LateModule
+
+if TYPE_CHECKING:
+    import numkong
+else:
+    numkong = LateModule("numkong")
 
 Matrix = NDArray[np.float32]
 
@@ -178,8 +185,6 @@ class RoundedItems(NamedTuple):
 
         The rounded vectors are p, `steps`, (b, K), and t, `sizes`, (b,).
         """
-        import numkong
-
         scores = np.empty((len(steps), stop - start), dtype=np.float32)
         if len(steps) == 1:  # a third faster than packing a matrix of one row
             scores[:] = numkong.cdist(steps, self.steps[start:stop], "dot")

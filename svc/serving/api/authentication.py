@@ -21,6 +21,7 @@ from svc.env_file import key_list
 from svc.errors import ConfigError, InvalidApiKey, MissingApiKey
 from svc.lru_cache import LruCache
 from svc.names import KEY_ID
+from svc.serving.models.threads import lower_priority
 from svc.settings import Settings
 
 # The same salt for all keys, so that a request needs only one scrypt digest to be compared with all keys. Keys have 256
@@ -108,8 +109,6 @@ LONGEST_WAIT_S = 20.0
 
 def _digest_nicely(plaintext: bytes) -> bytes:
     """Return the scrypt digest, computed at low priority."""
-    from svc.serving.models.threads import lower_priority
-
     lower_priority()
     return digest(plaintext)
 

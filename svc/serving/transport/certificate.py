@@ -6,10 +6,20 @@ import os
 import ssl
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from svc.env_file import read_named_file
 from svc.errors import ConfigError
+from svc.late_imports import LateModule
 from svc.settings import Settings
+
+if TYPE_CHECKING:
+    from cryptography import exceptions, x509
+    from cryptography.hazmat.primitives import serialization
+else:
+    exceptions = LateModule("cryptography.exceptions")
+    x509 = LateModule("cryptography.x509")
+    serialization = LateModule("cryptography.hazmat.primitives.serialization")
 
 _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """Ciphers for TLS 1.2 that HTTP/2 permits (RFC 9113, appendix A)."""
@@ -89,17 +99,13 @@ def _check_pair(certificate: Certificate, settings: Settings) -> None:
 
     Also raises it if the certificate or the key is not valid PEM, or if the key has a passphrase.
     """
-    from cryptography import x509
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
     try:
         first = x509.load_pem_x509_certificates(certificate.chain)[0]
     except ValueError:
         raise ConfigError(f"SVC_TLS_CERT_FILE: {settings.tls_cert_file} holds no certificate in PEM") from None
     try:
-        key = load_pem_private_key(certificate.key, None)
-    except (ValueError, TypeError, UnsupportedAlgorithm):
+        key = serialization.load_pem_private_key(certificate.key, None)
+    except (ValueError, TypeError, exceptions.UnsupportedAlgorithm):
         raise ConfigError(
             f"SVC_TLS_KEY_FILE: {settings.tls_key_file} holds no private key in PEM, or one with a passphrase"
         ) from None

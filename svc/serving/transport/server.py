@@ -8,15 +8,22 @@ import ipaddress
 import os
 import socket
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 import trio
 
 from svc import events, logs
 from svc.errors import ConfigError
+from svc.late_imports import LateModule
 from svc.serving.transport.certificate import Tls
 from svc.serving.transport.connection import Connection, ConnectionLimits, Shared, Spread
 from svc.serving.transport.messages import RequestHandler
 from svc.serving.transport.pacing import TurnScheduler
+
+if TYPE_CHECKING:
+    from svc.serving.transport import tls as tls_server
+else:
+    tls_server = LateModule("svc.serving.transport.tls")  # only with TLS, because hypercorn slows the start
 
 BACKLOG = 1024
 # libc functions that `stop` calls without releasing the GIL (PyDLL). The methods of `socket` release it. Then another
@@ -146,9 +153,7 @@ async def serve(
     shared = Shared(application, limits, TurnScheduler(limits.refuse_s), spread or Spread.alone())
     secure = None
     if tls is not None:
-        from svc.serving.transport.tls import TlsServer  # imported only with TLS, because hypercorn slows the start
-
-        secure = TlsServer(tls, shared)
+        secure = tls_server.TlsServer(tls, shared)
     listener.setblocking(False)
     async with trio.open_nursery() as process:
         process.start_soon(shared.turns.run)

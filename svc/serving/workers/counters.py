@@ -17,10 +17,18 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from svc.late_imports import LateModule
 from svc.metrics import COUNTED_BY_REQUESTS, Instrument, Metric
 from svc.processes import SharedPage
+
+if TYPE_CHECKING:
+    import prometheus_client
+    from prometheus_client import core
+else:
+    prometheus_client = LateModule("prometheus_client")
+    core = LateModule("prometheus_client.core")
 
 PAGE_BYTES = 16 << 20
 LONGEST_KEY_BYTES = 1024
@@ -153,10 +161,8 @@ def as_prometheus(counts: Counts) -> Iterator[Any]:
 
     Entries with an unknown name or a wrong number of labels or values are left out.
     """
-    from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
-
     for metric in COUNTED_BY_REQUESTS:
-        kind = CounterMetricFamily if metric.kind == "counter" else HistogramMetricFamily
+        kind = core.CounterMetricFamily if metric.kind == "counter" else core.HistogramMetricFamily
         family: Any = kind(metric.name, metric.help, labels=metric.labels)
         for key, values in counts.items():
             if key[0] != metric.name or len(key) != 1 + len(metric.labels) or len(values) != _SIZES[metric.name]:
@@ -172,11 +178,11 @@ def as_prometheus(counts: Counts) -> Iterator[Any]:
 
 def sum_processes(pids: list[int]) -> Iterator[Any]:
     """Yield the `process_*` families of prometheus-client, summed over this process and the workers `pids`."""
-    from prometheus_client import ProcessCollector
-
-    summed: dict[str, Any] = {family.name: family for family in ProcessCollector(registry=None).collect()}
+    summed: dict[str, Any] = {
+        family.name: family for family in prometheus_client.ProcessCollector(registry=None).collect()
+    }
     for pid in pids:
-        for family in ProcessCollector(pid=lambda pid=pid: pid, registry=None).collect():  # type: ignore[misc]
+        for family in prometheus_client.ProcessCollector(pid=lambda pid=pid: pid, registry=None).collect():  # type: ignore[misc]
             total = summed[family.name]
             if family.samples and family.samples[0].name not in OF_THIS_PROCESS:
                 value = total.samples[0].value + family.samples[0].value
