@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from svc.errors import ConfigError
+from svc.local_paths import absolute
 
 MAX_BYTES = 1 << 20
 VARIABLE = "SVC_ENV_FILE"
@@ -102,7 +103,7 @@ def _path(recipes: Path | None, environ: Mapping[str, str]) -> Path | None:
         return Path(named)
     if recipes is None or environ.get("SVC_ENV", "").lower() not in _DEVELOPMENT:
         return None
-    return next((path for path in _candidates(recipes.absolute()) if _exists(path)), None)
+    return next((path for path in _candidates(absolute(recipes)) if _exists(path)), None)
 
 
 def keys_hint(artifact: str) -> str:
@@ -110,7 +111,7 @@ def keys_hint(artifact: str) -> str:
 
     The file is not read, because keys that come with an artifact prove nothing about the artifact.
     """
-    folder = Path(artifact.removeprefix("file://")).absolute().parent
+    folder = absolute(Path(artifact.removeprefix("file://"))).parent
     key_file = next((path for path in _candidates(folder) if path.is_file()), None)
     return "" if key_file is None else f"; if {key_file} holds them, set {VARIABLE}={key_file}"
 

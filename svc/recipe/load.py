@@ -15,6 +15,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from svc.errors import RecipeError, RecipeSecurityError, RecipeUnreadable
+from svc.local_paths import absolute
 from svc.recipe import fingerprint, paths, problems, variables
 from svc.recipe.algorithms import canonical_name
 from svc.recipe.schema import Recipe
@@ -93,7 +94,7 @@ class LoadedRecipe:
 
     `unexpanded` is the recipe before its variables are replaced, without defaults and without fields that do not change
     the model. Artifacts contain this form. `recipe_hash` (12 hex digits) is computed from it. Relative paths in the
-    recipe start at `base_dir`.
+    recipe start at the absolute folder `base_dir`.
     """
 
     recipe: Recipe
@@ -107,7 +108,7 @@ class LoadedRecipe:
     def output_uri(self) -> str:
         """Return the output as stores accept it: a URI, or an absolute local path."""
         location = self.recipe.output.location
-        return location.uri if location.is_remote else str(location.resolve(self.base_dir).absolute())
+        return location.uri if location.is_remote else str(location.resolve(self.base_dir))
 
 
 def load_recipe(
@@ -126,7 +127,7 @@ def load_recipe(
     `check_source(spec, field path)` checks sources of plug-ins. Raises RecipeError, or RecipeSecurityError if the
     recipe is refused for security.
     """
-    path, base_dir = (source, source.parent) if isinstance(source, Path) else (Path("recipe"), Path.cwd())
+    path, base_dir = (source, absolute(source).parent) if isinstance(source, Path) else (Path("recipe"), Path.cwd())
     loading = _Loading(path, base_dir, variables, settings, for_serving, check_source, overrides or {})
     try:
         return loading.run(_parse_file(source) if isinstance(source, Path) else dict(source))

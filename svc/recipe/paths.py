@@ -13,6 +13,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from svc.errors import RecipeSecurityError
+from svc.local_paths import without_detours
 from svc.names import EXTRAS_OF_SCHEMES, HTTP_SCHEMES
 
 LOCAL = "file"
@@ -49,7 +50,7 @@ class Location:
         Symlinks are not followed. `..` is resolved unless a symlink gives it another meaning.
         """
         assert self.path is not None, "remote locations have no local path"
-        return _without_detours(base_dir / self.path)
+        return without_detours(base_dir / self.path)
 
 
 def parse_location(uri: str | os.PathLike[str]) -> Location:
@@ -74,14 +75,6 @@ def parse_location(uri: str | os.PathLike[str]) -> Location:
     if not match:
         return Location(LOCAL, text, Path(text))
     return _file_uri(text) if scheme == LOCAL else _remote(scheme, text)
-
-
-def _without_detours(path: Path) -> Path:
-    """Return `recipes/../data` as `data`, unless a symlink makes them different folders."""
-    if ".." not in path.parts:
-        return path
-    plain = Path(os.path.normpath(path))
-    return plain if os.path.realpath(plain.parent) == os.path.realpath(path.parent) else path
 
 
 def require_below(path: Path, root: Path) -> None:

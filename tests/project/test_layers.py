@@ -19,6 +19,7 @@ BASE = {
     "cores",
     "env_file",
     "late_imports",
+    "local_paths",
     "errors",
     "events",
     "settings",
