@@ -195,3 +195,27 @@ def test_the_library_loads_no_server() -> None:
 def test_the_server_loads_no_training_library() -> None:
     """The server imports no library for training and no pandas, directly or through other libraries."""
     assert modules_after("import svc.serving.run") & (NOT_WHILE_SERVING | {"pandas"}) == set()
+
+
+OF_COMMANDS = ("cli", "export", "library", "training", "progress.py")
+"""Rooms whose imports inside functions run in the main thread of a command or a program."""
+KNOWS_MODULES = {"late_imports.py", "cores.py"}
+"""`late_imports` looks for a name, and `cores` counts the modules. Neither reads a module there."""
+
+
+def test_threads_of_a_server_import_modules_in_turns() -> None:
+    """Imports in functions go through `svc.late_imports`, and no module is taken from `sys.modules`.
+
+    `sys.modules` also holds the modules that another thread is importing. Import statements of two threads give one of
+    them such a module if the modules import each other.
+    """
+    for path in SVC.rglob("*.py"):
+        name = str(path.relative_to(SVC))
+        if name.startswith(OF_COMMANDS):
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+        late = [node for function in functions for node in ast.walk(function)]
+        assert not [node.lineno for node in late if isinstance(node, ast.Import | ast.ImportFrom)], name
+        known = [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+        assert "sys.modules" not in known or name in KNOWS_MODULES, name
