@@ -7,7 +7,17 @@ import sys
 from itertools import takewhile
 from pathlib import Path
 
-SHARED = {"__init__", "__main__", "common", "http_servers", "hostile_clients", "probing", "order", "wide_model"}
+SHARED = {
+    "__init__",
+    "__main__",
+    "common",
+    "http_servers",
+    "hostile_clients",
+    "probing",
+    "order",
+    "wide_model",
+    "largest_requests",
+}
 
 
 def names() -> list[str]:

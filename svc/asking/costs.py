@@ -23,8 +23,8 @@ RULED_PROFILE = 2000
 It is the most that a request can name as history and dislikes. These 2,000 take twice the processor time of 1,000, and
 3 to 40 times that of 10. The history of a known user may be longer.
 """
-PLAIN_CONDITIONS, LONG_CONDITIONS, RULED_CONDITIONS = 8, 16, 64
-"""Maximum number of conditions in the filter and the boosts of a PLAIN, LONG and RULED request.
+PLAIN_CONDITIONS, LONG_CONDITIONS, RULED_CONDITIONS, HEAVY_CONDITIONS = 8, 16, 64, 512
+"""Maximum number of conditions in the filter and the boosts of a PLAIN, LONG, RULED and HEAVY request.
 
 Finding the items of a condition takes 0.1 to 2 ms."""
 RULED_LIMIT = 100
@@ -60,9 +60,10 @@ class Cost(IntEnum):
     RULED_PROFILE items in its history, or with more than RULED_CONDITIONS conditions, is HEAVY too."""
 
     HUGE = 512
-    """A query with diversity for more than HEAVY_LIMIT items.
+    """A query with diversity for more than HEAVY_LIMIT items, or a request with more than HEAVY_CONDITIONS conditions.
 
-    It is ranked in turns of a few milliseconds, so that other queries need not wait until it ends."""
+    The query is ranked in turns of a few milliseconds, so that other queries need not wait until it ends. Conditions
+    are compiled in turns, too."""
 
     @property
     def is_sliced(self) -> bool:
@@ -97,7 +98,7 @@ def cost_class(
     True for queries with limits, boosts, diversity, rotation or reasons, and for queries for users. `is_other` is True
     if the query is not plain for another reason, such as a cold start. `is_diverse` is True with diversity.
     """
-    if is_diverse and limit > HEAVY_LIMIT:
+    if (is_diverse and limit > HEAVY_LIMIT) or conditions > HEAVY_CONDITIONS:
         return Cost.HUGE
     if conditions > RULED_CONDITIONS or profile > RULED_PROFILE:
         return Cost.HEAVY

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
-from svc.asking.costs import PLAIN_LIMIT, RULED_CONDITIONS, Cost, cost_class
+from svc.asking.costs import HEAVY_CONDITIONS, PLAIN_LIMIT, Cost, cost_class
 from svc.asking.parsing import Rejected
 from svc.asking.requests import AnyQuestion, RelatedRequest, UsersRequest
 from svc.metrics import (
@@ -100,7 +100,7 @@ def cost_of_request(question: AnyQuestion | Rejected) -> Cost:
         described=described,
         is_ruled=bool(question.explain or question.diversity or question.limits or question.boosts or varies),
         is_other=bool(question.pins) or not is_known,
-        conditions=count_conditions(question.filters, RULED_CONDITIONS),
+        conditions=count_conditions(question.filters, HEAVY_CONDITIONS),
         is_diverse=bool(question.diversity),
     )
 

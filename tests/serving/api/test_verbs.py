@@ -387,6 +387,8 @@ BOOST = {"filter": conditions(32), "factor": 2.0}
         (RecommendRequest, {"user_id": "u3", "boosts": [BOOST] * 2}, Cost.RULED),
         (RecommendRequest, {"user_id": "u3", "boosts": [BOOST] * 3}, Cost.HEAVY),
         (RecommendRequest, {"user_id": "u3", "filter": {"all": [[]] * 65}}, Cost.HEAVY),
+        (RecommendRequest, {"user_id": "u3", "filter": {"all": [[]] * 512}}, Cost.HEAVY),
+        (RecommendRequest, {"user_id": "u3", "filter": {"all": [[]] * 513}}, Cost.HUGE),
         (RecommendRequest, {"user_features": {"tag": "a" * 8192}}, Cost.LONG),
         (RecommendRequest, {"user_features": {f"t{number}": "a" * 8192 for number in range(5)}}, Cost.RULED),
         (RelatedRequest, {"item_features": {f"n{number}": {"tag": "a" * 8192} for number in range(5)}}, Cost.RULED),
