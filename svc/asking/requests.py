@@ -354,7 +354,12 @@ class UsersRequest(Question):
 
     item_id: Annotated[Id | None, Field(description="An item of the training data.")] = None
     item_features: Annotated[
-        Features | None, Field(description="Features of an item that training never saw. Not used for a known item.")
+        Features | None,
+        Field(
+            description="Features of an item that training never saw. Not used for a known item. Refused with "
+            "USERS_NOT_SERVED if only the model's part for unseen items learned from features, because it keeps no "
+            "users."
+        ),
     ] = None
     limit: Annotated[int, Field(ge=1, le=MAX_LIMIT, description="Most users to return."), BeforeValidator(whole)] = 10
     offset: Annotated[Place, Field(description="Users of the ranking before the first that is returned.")] = 0

@@ -111,12 +111,32 @@ class LeastSquares(Stored):
         """Return the vectors x, (B, K), of B items from their encoded features alone."""
         return _map_rows(described, self._item_map)
 
+    def prior_of(self, vector: NDArray[np.float32], seeds: Matrix, weights: Vector | None) -> Vector:
+        """Return the prior of a training user in the basis Q, (K,).
+
+        It follows from the equations above, with x = `vector`, (K,), and the seeds from which it was solved, (S, K),
+        with their `weights`. Rounding of x is hardly amplified, because `users_from_seeds` solves almost the same
+        equations again.
+        """
+        r, z, x = self.regularization(len(seeds), self.n_items), seeds @ self._basis, vector @ self._basis
+        confidence = np.full(len(seeds), self.confidence) if weights is None else self._confidences(weights)
+        targets = confidence + (self.target_weight - self.confidence)
+        prior: Vector = ((self._eigenvalues + r) * x + (confidence * (z @ x) - targets) @ z) / r
+        return prior
+
     def users_from_seeds(
-        self, seeds: Matrix, features: Matrix | None, weights: Matrix | None = None, dislikes: Against | None = None
+        self,
+        seeds: Matrix,
+        features: Matrix | None,
+        weights: Matrix | None = None,
+        dislikes: Against | None = None,
+        *,
+        priors: Matrix | None = None,
     ) -> Matrix:
         """Return the vectors x, (B, K), of B users from the item vectors of their seeds, (B, S, K).
 
-        `features`, (B, F), give the prior. None: the prior is `user_mean`. `weights`, (B, S), are the values of the
+        `features`, (B, F), give the prior, or `priors`, (B, K), are those of `prior_of`. None: the prior is
+        `user_mean`. `weights`, (B, S), are the values of the
         interactions. None: all are 1.
 
         Every product is a stack of small matrix products of one fixed shape, so that a user's result has the same bits
@@ -132,7 +152,9 @@ class LeastSquares(Stored):
             targets = confidence + (self.target_weight - self.confidence)
             b = np.matmul(targets[:, np.newaxis], z)[:, 0]
         if features is not None:
-            b += r * _map_rows([Encoded.of(vector) for vector in features], self._prior)
+            priors = _map_rows([Encoded.of(vector) for vector in features], self._prior)
+        if priors is not None:
+            b += r * priors
         elif self._mean is not None:
             b += r * self._mean
         if dislikes is not None:

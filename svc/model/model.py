@@ -29,6 +29,7 @@ from svc.model.ranker.page_ranker import REORDERED, PageRanker
 from svc.model.ranking.new_items import Descriptions, NewItems
 from svc.model.ranking.query import (
     NO_ITEMS,
+    NOTHING_GIVEN,
     UNRESTRICTED,
     Audience,
     Given,
@@ -39,6 +40,7 @@ from svc.model.ranking.query import (
     Ranking,
     Restriction,
     Seeds,
+    Trained,
     joined_profile,
 )
 from svc.model.ranking.rerank import CompareItems, Steps, result_of
@@ -500,7 +502,10 @@ class Model(Stored):
         if profile == "user" and not len(query.dislikes) and not (query.explain and self.scorer.explains_by_profile):
             summed = len(self.history.items(user)) if self.scorer.sums_history else 0
             return query._replace(user=user, summed=summed), profile
-        return query.of_profile(joined_profile(self.history, user, given))._replace(of_trained_user=True), profile
+        query = query.of_profile(joined_profile(self.history, user, given))._replace(of_trained_user=True)
+        if self.scorer.feature_dim("user") is not None:
+            query = query._replace(trained=Trained(user, joined_profile(self.history, user, NOTHING_GIVEN)))
+        return query, profile
 
     def _hidden_from(
         self, user: int, user_id: str | None = None, *, brings_back: bool = False

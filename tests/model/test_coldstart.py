@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from itertools import product
 from typing import Any
 
@@ -16,6 +17,11 @@ from svc.model.columns.feature_values import Encoded
 from svc.model.features import FEATURE_VERSION, FeatureState, NumberColumn, SideEncoder, TokenColumn
 from svc.model.ids import IdTable
 from svc.model.model import Model
+from svc.model.ranking.query import UNRESTRICTED, Interaction
+from svc.model.recommenders.blend import BlendScorer
+from svc.model.recommenders.dense_weights import DenseWeightsScorer
+from svc.model.recommenders.factors import IALSScorer
+from svc.training.data.user_sample import solve_users
 from svc.training.fitting.export import assemble, to_scorer
 
 N_USERS, N_ITEMS, COMPONENTS = 80, 50, 6
@@ -96,6 +102,71 @@ def test_features_and_seeds_give_the_vectors_of_the_exact_solver(
         np.testing.assert_allclose(
             least_squares.users_from_seeds(vectors[np.newaxis], features[np.newaxis])[0], expected, rtol=2e-3, atol=2e-5
         )
+
+
+def scores_of(model: Model, **asked: Any) -> np.ndarray:
+    """Return the score of every item that `u3` may get, by column, and 0 for the others."""
+    query = model.prepare_recommend(user_id="u3", user_features=None, limit=N_ITEMS, include_seen=True, **asked).query
+    (ranking,) = model.rank([query])
+    found = np.zeros(N_ITEMS)
+    found[ranking.items] = ranking.scores
+    return found
+
+
+def with_blend(model: Model) -> Model:
+    """Return the model with half of the score from an item-weight part."""
+    factors = model.scorer
+    assert isinstance(factors, IALSScorer)
+    rng = np.random.default_rng(5)
+    part = DenseWeightsScorer((rng.random((N_ITEMS, N_ITEMS)) * (rng.random((N_ITEMS, N_ITEMS)) < 0.2)).astype("f4"))
+    blend = copy(model)
+    blend.scorer = BlendScorer.of(factors, (part,), (0.5, 0.5), model.history)
+    blend.ready()
+    return blend
+
+
+@pytest.mark.parametrize("scaling", ["none", "log"])
+def test_a_known_user_keeps_the_features_beside_dislikes_and_a_history(scaling: str) -> None:
+    """The scores are those of the exact solve with the features of the training, which the artifact does not hold."""
+    recommender = train(solver_type="CHOLESKY", confidence_scaling=scaling, epsilon=0.5, nu=0.5)
+    model, described = export_model(recommender), sps.csr_matrix(feature_rows(N_USERS, np.random.default_rng(3)))
+    solve_users(model.scorer, recommender.X_train_all, described)
+    scorer, features = model.scorer, described[3].toarray()[0].astype(np.float64)
+    assert isinstance(scorer, IALSScorer)
+    least_squares, items = scorer.least_squares, scorer.index.vectors(np.arange(N_ITEMS, dtype=np.int32))
+    assert least_squares.user_weights is not None
+    prior = features @ least_squares.user_weights.astype(np.float64)
+
+    def exact(more: dict[int, float], against: dict[int, float]) -> np.ndarray:
+        own = dict.fromkeys(model.history.items(3).tolist(), 1.0)
+        values = own | {column: own.get(column, 0.0) + value for column, value in more.items()}
+        z, c = items[list(values)], np.array(list(values.values()))
+        c = np.log1p(c / 0.5) if scaling == "log" else c
+        targets = c + least_squares.target_weight - least_squares.confidence
+        r = least_squares.regularization(len(z), N_ITEMS)
+        left = 0.2 * items.T @ items + r * np.eye(COMPONENTS) + (z.T * c) @ z
+        left += (items[list(against)].T * np.array(list(against.values()))) @ items[list(against)]
+        return items @ np.linalg.solve(left, r * prior + targets @ z)
+
+    unseen = np.setdiff1d(np.arange(N_ITEMS), model.history.items(3))[:5].tolist()
+    asked: list[tuple[dict[int, float], dict[int, float]]] = [
+        ({}, {}), ({}, {unseen[0]: 1e-9}), ({}, {unseen[0]: 3.0, unseen[1]: 1.0}),
+        ({unseen[2]: 1.0}, {}), ({unseen[2]: 4.0, unseen[3]: 0.5}, {unseen[4]: 2.0}),
+    ]  # fmt: skip
+    for more, against in asked:
+        history, dislikes = (
+            [Interaction(f"i{column}", value) for column, value in own.items()] for own in (more, against)
+        )
+        found, expected = scores_of(model, history=history, dislikes=dislikes), exact(more, against)
+        expected[list(against)] = 0.0
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
+    explained = scores_of(model, restriction=UNRESTRICTED._replace(explain=3))
+    np.testing.assert_allclose(explained, scores_of(model), rtol=1e-4, atol=1e-6)
+    for some in (model, with_blend(model)):
+        plain = scores_of(some)
+        disliked = scores_of(some, dislikes=[Interaction(f"i{unseen[0]}", 1e-9)])
+        plain[unseen[0]] = 0.0
+        np.testing.assert_allclose(disliked, plain, rtol=1e-4, atol=1e-5 * np.abs(plain).max())
 
 
 def test_more_seeds_than_components_solve_the_same_system() -> None:

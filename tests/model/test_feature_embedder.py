@@ -382,6 +382,18 @@ def test_the_embedder_weighs_histories_by_its_own_recency() -> None:
     assert all(turned.values()), turned
 
 
+def prior_of(model: Model, user: int) -> NDArray[np.float64]:
+    """Return the prior of a training user with features, for whom the stored vector is the solution."""
+    part = embedder_scorer(model)
+    v, solver, row = part.index.vectors(np.arange(N_ITEMS, dtype=np.int32)), part.least_squares, np.zeros(N_ITEMS)
+    own, weights = model.history.items(user), model.history.weigh(user)
+    row[own] = 1.0 if weights is None else weights
+    r = solver.regularization(len(own), N_ITEMS)
+    left = (v.T * (solver.alpha0 + row)) @ v + r * np.eye(v.shape[1])
+    prior: NDArray[np.float64] = (left @ part.users[user] - v.T @ row) / r
+    return prior
+
+
 @pytest.mark.parametrize("user", [None, "u5"])
 def test_recency_does_not_decay_dislikes_in_a_blend(user: str | None) -> None:
     """Recency decays the history but not the dislikes, which are current."""
@@ -401,10 +413,12 @@ def test_recency_does_not_decay_dislikes_in_a_blend(user: str | None) -> None:
     row[query.seeds] = query.seed_weights
     v, solver = scorer.factors.index.vectors(np.arange(N_ITEMS, dtype=np.int32)), scorer.factors.least_squares
     left = (v.T * (solver.alpha0 + row + dislikes)) @ v
-    left += solver.regularization(np.count_nonzero(row), N_ITEMS) * np.eye(v.shape[1])
+    r = solver.regularization(np.count_nonzero(row), N_ITEMS)
+    left += r * np.eye(v.shape[1])
+    right = v.T @ row + (0.0 if user is None else r * prior_of(model, 5))
     values = row - dislikes
     columns = np.flatnonzero(values).astype(np.int32)
-    parts = v @ np.linalg.solve(left, v.T @ row), scorer.sums[0].totals(columns, values[columns])
+    parts = v @ np.linalg.solve(left, right), scorer.sums[0].totals(columns, values[columns])
     expected = sum(w * part / part.std() for w, part in zip(scorer.weights, parts, strict=True))
     (ranking,) = model.rank([query])
     assert not {5, 30} & set(ranking.items.tolist())

@@ -72,6 +72,7 @@ class Query(NamedTuple):
     | `allowed` | the only items to rank |
     | `popular` | rank the most chosen items of the training data, the same for every user |
     | `of_trained_user` | whether the seeds hold the history of a training user |
+    | `trained` | this user, if the scorer reads user features, which training kept only in the vector of the user |
     | `rules` | the rules that rerank the items |
     | `explain` | the most reasons for each item from position `offset` on; 0: no reasons |
     | `unordered` | whether the ranking may have any order, because it has all items and the rules select the best |
@@ -93,6 +94,7 @@ class Query(NamedTuple):
     allowed: ItemSet | None = None
     popular: bool = False
     of_trained_user: bool = False
+    trained: Trained | None = None
     rules: Rules | None = None
     explain: int = 0
     offset: int = 0
@@ -141,6 +143,13 @@ class Seeds(NamedTuple):
     columns: NDArray[np.int32]
     weights: NDArray[np.float64] | None
     beside: Unweighed | None = None
+
+
+class Trained(NamedTuple):
+    """The row of a training user, and the profile from which the vector of the user was solved."""
+
+    user: int
+    profile: Seeds
 
 
 class Interaction(NamedTuple):

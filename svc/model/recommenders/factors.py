@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from svc.model.coldstart import LeastSquares
 from svc.model.columns.feature_values import Encoded
 from svc.model.explain import Contributions, Source
 from svc.model.history import History
-from svc.model.ranking.query import Query, Ranking
+from svc.model.ranking.query import Query, Ranking, Trained
 from svc.model.ranking.rerank import Similar, Steps
 from svc.model.recommenders.base import Scorer, Side, excluded_columns, rank_in_groups
 from svc.model.recommenders.factor_index import FactorIndex, blocks, gram
@@ -145,13 +145,13 @@ class IALSScorer(FactorScorer):
     def embed_cold(self, queries: Sequence[Query]) -> Matrix:
         groups = _alike(queries)
         if len(queries) == 1:
-            return self._place(queries, *next(iter(groups)))
+            return self._place(queries, next(iter(groups)))
         vectors = np.empty((len(queries), self.users.shape[1]))
-        for (seeds, prior, weighted, dislikes), rows in groups.items():
-            step = max(1, CELLS_AT_ONCE // ((seeds + dislikes) * vectors.shape[1] + 1))
+        for kind, rows in groups.items():
+            step = max(1, CELLS_AT_ONCE // ((kind.seeds + kind.dislikes) * vectors.shape[1] + 1))
             for start in range(0, len(rows), step):
                 part = rows[start : start + step]
-                vectors[part] = self._place([queries[row] for row in part], seeds, prior, weighted, dislikes)
+                vectors[part] = self._place([queries[row] for row in part], kind)
         return vectors
 
     def contributions(self, query: Query, history: History, items: NDArray[np.int32]) -> Contributions:  # noqa: ARG002
@@ -178,17 +178,26 @@ class IALSScorer(FactorScorer):
         given = {source: addends for source, addends in others.items() if addends is not None}
         return Contributions(query.seeds, of_seeds, others=given)
 
-    def _place(self, queries: Sequence[Query], seeds: int, prior: bool, weighted: bool, dislikes: int) -> Matrix:
-        """Return the user vectors of queries in one group of `_alike`. The arguments are the key of the group."""
-        features = np.array([query.user_features for query in queries], dtype=np.float64) if prior else None
-        if features is not None and not seeds and not dislikes:
+    def _place(self, queries: Sequence[Query], kind: _Kind) -> Matrix:
+        """Return the user vectors of queries of one `kind`."""
+        features = np.array([query.user_features for query in queries], dtype=np.float64) if kind.described else None
+        if features is not None and not kind.seeds and not kind.dislikes:
             return self.least_squares.users_from_features([Encoded.of(vector) for vector in features])
-        weights = np.array([query.seed_weights for query in queries]) if weighted else None
+        priors = None
+        if kind.trained and len(self.users):
+            priors = np.array([self._prior_of(query.trained) for query in queries if query.trained is not None])
+        weights = np.array([query.seed_weights for query in queries]) if kind.weighted else None
         against = None
-        if dislikes:
+        if kind.dislikes:
             columns = np.array([query.dislikes for query in queries], dtype=np.int32)
             against = self.index.vectors(columns), np.array([query.dislike_weights for query in queries])
-        return self.least_squares.users_from_seeds(self._seed_vectors(queries), features, weights, against)
+        seeds = self._seed_vectors(queries)
+        return self.least_squares.users_from_seeds(seeds, features, weights, against, priors=priors)
+
+    def _prior_of(self, trained: Trained) -> NDArray[np.float64]:
+        """Return the prior of a training user, which the artifact lacks, from the user's vector and history."""
+        columns, weights, _ = trained.profile
+        return self.least_squares.prior_of(self.users[trained.user], self.index.vectors(columns), weights)
 
     def _seed_vectors(self, queries: Sequence[Query]) -> Matrix:
         """Return the item vectors of the seeds of queries that all have S seeds, (B, S, K)."""
@@ -228,16 +237,27 @@ def wanted_of(query: Query, history: History) -> Wanted:
     return Wanted(query.limit, excluded_columns(query, history), query.allowed, query.unordered)
 
 
-def _alike(queries: Sequence[Query]) -> dict[tuple[int, bool, bool, int], list[int]]:
-    """Return the positions of the queries, grouped so that each group can be computed with arrays of one shape.
+class _Kind(NamedTuple):
+    """The shape of a query: the numbers of seeds and dislikes, and the optional parts that it has."""
 
-    The key of a group is the number of seeds, whether the queries have user features, whether they have seed weights,
-    and the number of dislikes.
-    """
-    groups: dict[tuple[int, bool, bool, int], list[int]] = {}
+    seeds: int
+    described: bool
+    weighted: bool
+    dislikes: int
+    trained: bool
+
+
+def _alike(queries: Sequence[Query]) -> dict[_Kind, list[int]]:
+    """Return the positions of the queries, grouped so that each group can be computed with arrays of one shape."""
+    groups: dict[_Kind, list[int]] = {}
     for position, query in enumerate(queries):
-        n_seeds = len(query.seeds) + len(query.seed_features)
-        kind = (n_seeds, query.user_features is not None, query.seed_weights is not None, len(query.dislikes))
+        kind = _Kind(
+            len(query.seeds) + len(query.seed_features),
+            query.user_features is not None,
+            query.seed_weights is not None,
+            len(query.dislikes),
+            query.trained is not None,
+        )
         groups.setdefault(kind, []).append(position)
     return groups
 

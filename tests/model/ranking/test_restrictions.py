@@ -172,9 +172,14 @@ def test_dislikes_are_solved_as_the_textbook_says(name: str, user: str | None) -
 
     if name == "IALS":
         v, solver = scorer.index.vectors(items), scorer.least_squares
-        left = (v.T * (solver.alpha0 + row + dislikes)) @ v
-        left += solver.regularization(np.count_nonzero(row), N_ITEMS) * np.eye(v.shape[1])
-        expected = v @ np.linalg.solve(left, v.T @ row)
+        own = np.zeros(N_ITEMS)
+        own[model.history.items(5)] = 1.0
+        grams = [(v.T * (solver.alpha0 + values)) @ v for values in (own, row + dislikes)]
+        of_own, r = (solver.regularization(np.count_nonzero(values), N_ITEMS) for values in (own, row))
+        left = grams[1] + r * np.eye(v.shape[1])
+        # The features of a training user are known only by the vector, which solves the equations of the history.
+        prior = (grams[0] + of_own * np.eye(v.shape[1])) @ scorer.users[5] - v.T @ own
+        expected = v @ np.linalg.solve(left, v.T @ row + (0.0 if user is None else r / of_own * prior))
     elif name in ("neighbours", "dense_weights"):
         expected = of_sums(scorer, row - dislikes)
     elif name == "SVD":
