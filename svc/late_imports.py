@@ -14,14 +14,15 @@ from threading import RLock
 from types import ModuleType
 from typing import Any
 
-_turn = RLock()
+turn = RLock()
+"""Held during a late import. Hold it around a call of a library that imports a module."""
 # A process forked during another thread's import would wait for ever for its turn.
-os.register_at_fork(before=_turn.acquire, after_in_parent=_turn.release, after_in_child=_turn.release)
+os.register_at_fork(before=turn.acquire, after_in_parent=turn.release, after_in_child=turn.release)
 
 
 def import_late(name: str) -> ModuleType:
     """Return the module, imported completely. Waits while another thread makes a late import."""
-    with _turn:
+    with turn:
         return import_module(name)
 
 

@@ -14,9 +14,11 @@ from typing import Any, Final
 from fsspec.asyn import sync
 from fsspec.core import url_to_fs
 from fsspec.exceptions import FSTimeoutError
+from fsspec.registry import get_filesystem_class
 
 from svc import install_command, logs
 from svc.errors import ConfigError
+from svc.late_imports import turn
 from svc.names import EXTRAS_OF_SCHEMES
 
 LEAST_BYTES_PER_S: Final = 256 << 10
@@ -42,6 +44,8 @@ class ObjectStore:
     def _fs(self) -> Any:
         scheme = self._uri.partition(":")[0].lower()
         try:
+            with turn:
+                get_filesystem_class(scheme)
             return url_to_fs(self._uri, **_options(scheme, self._timeout_s))[0]
         except ImportError:
             extra = EXTRAS_OF_SCHEMES[scheme]

@@ -121,6 +121,8 @@ class Faults:
     """Why the store did not say whether the artifact has changed."""
     recipe: str | None = None
     """Why the recipe file is no longer valid."""
+    settling: bool = False
+    """True after the recipe's first load at the start has failed, until its retry has ended."""
 
     def first(self) -> str | None:
         """Return the most important error, or None without errors."""
@@ -273,9 +275,14 @@ class Registry:
         self._skipped = dict(sorted(errors.items()))
 
     def ready(self) -> bool:
-        """Return True if at least one recipe has a model, or if there are no recipes."""
-        entries = self._entries
-        return not entries or any(entry.served for entry in entries.values())
+        """Return True if at least one recipe has a model and no failed load of the start is about to be tried again.
+
+        Also returns True if there are no recipes.
+        """
+        entries = self._entries.values()
+        return not entries or (
+            any(entry.served for entry in entries) and not any(entry.faults.settling for entry in entries)
+        )
 
     def health(self) -> tuple[dict[str, Any], int]:
         """Return the document of `/v1/health` and its HTTP status, 503 while a registered recipe has no model."""

@@ -204,8 +204,11 @@ class Publisher:
             self._logged_expired[name] = served.model_version
             logs.emit(events.ARTIFACT_EXPIRED, name=name, expires_at=moment.isoformat())
 
-    def load_failed(self, name: str, failure: Exception) -> None:
-        """Publish that a load has failed. The model that is served now stays in use."""
+    def load_failed(self, name: str, failure: Exception, *, is_retried: bool) -> None:
+        """Publish that a load has failed. The model that is served now stays in use.
+
+        If the load `is_retried` and the server is starting, the server is not ready until the retry (`settle`).
+        """
         if isinstance(failure, ArtifactError):
             error, reason = logs.redact_text(failure.message), failure.reason
             event = events.ARTIFACT_LOAD_FAILED
@@ -221,7 +224,13 @@ class Publisher:
         self.metrics.of(metrics.LOAD_FAILURES, recipe=name, reason=reason).inc()
         if not self._is_starting:
             self.metrics.of(metrics.SWAPS, result="error").inc()
-        self._fault(self.entry(name), load=error)
+        self._fault(self.entry(name), load=error, settling=is_retried and self._is_starting)
+
+    def settle(self, name: str) -> None:
+        """Publish that the server's readiness no longer waits for this recipe, because no retry of its load began."""
+        entry = self.entry(name)
+        if entry.faults.settling:
+            self._fault(entry, settling=False)
 
     def stat_failed(self, name: str, error: str, event: Event, **more: object) -> None:
         """Publish that the store returned no marker of the artifact (see `watcher`).
@@ -249,7 +258,7 @@ class Publisher:
             raise LookupError(f"recipe {name!r} is not registered")
         return entry
 
-    def _fault(self, entry: Entry, **change: str | None) -> None:
+    def _fault(self, entry: Entry, **change: Any) -> None:
         self.registry.put(replace(entry, faults=replace(entry.faults, **change)))
         self._measure()
 

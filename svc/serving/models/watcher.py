@@ -169,6 +169,8 @@ class Watcher:
         if marker is not None:
             watched.loading = True
             loads.start_soon(self._load, watched, marker)
+        elif not watched.loading and self._is_current(watched):
+            self.publisher.settle(watched.name)
 
     def recipe(self, name: str) -> LoadedRecipe:
         """Return the watched recipe of this name. Raises LookupError for another name."""
@@ -348,7 +350,7 @@ class Watcher:
             watched.retry_tick = self._ticks + min(2**watched.failures, LONGEST_BACKOFF_TICKS)
             watched.failures += 1
         if self._is_current(watched):
-            self.publisher.load_failed(watched.name, error)
+            self.publisher.load_failed(watched.name, error, is_retried=watched.refusal is None)
 
     def _is_current(self, watched: WatchedArtifact) -> bool:
         """Return False if the recipe was removed, or a change of it has begun a new instance."""

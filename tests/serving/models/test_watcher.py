@@ -45,6 +45,52 @@ async def test_an_unforeseen_error_at_the_start_leaves_a_stub() -> None:
     assert world.count("svc_artifact_load_failures_total{") == 1
 
 
+@pytest.mark.parametrize("error", [OSError("odd"), ArtifactReadError("reset"), MetadataError("metadata: no file")])
+@pytest.mark.parametrize("succeeds", [True, False])
+async def test_the_server_is_not_ready_before_a_failed_load_is_tried_again(error: Exception, succeeds: bool) -> None:
+    """Its other recipe is served meanwhile. The retry ends the wait whether or not it succeeds."""
+    world = World("a", "b")
+    world.store("b").content = "v2"
+    world.loader.errors["v2"] = error if isinstance(error, OSError) else failed(error)
+    with world.listening():
+        await world.watcher.start()
+        assert world.served("a") == "v1"
+        assert not world.registry.ready()
+        if succeeds:
+            world.loader.errors.clear()
+        await first_tick(world)
+    assert world.registry.ready()
+    assert (world.entry("b").served is not None) == succeeds
+
+
+async def test_readiness_waits_for_no_load_that_is_not_tried_again() -> None:
+    """An artifact is missing, one is refused for good, and the store of one does not answer at the retry."""
+    world = World("a", "none", "refused")
+    world.store("none").content = None
+    world.store("refused").content = "bad"
+    world.loader.errors["bad"] = failed(MagicMismatch("magic bytes mismatch"))
+    with world.listening():
+        await world.watcher.start()
+        assert world.registry.ready()
+    world = World("a", "lost")
+    world.store("lost").content = "v2"
+    world.loader.errors["v2"] = failed(ArtifactReadError("reset"))
+    with world.listening():
+        await world.watcher.start()
+        assert not world.registry.ready()
+        world.store("lost").trouble = OSError("no answer")
+        await first_tick(world)
+    assert world.registry.ready()
+
+
+async def first_tick(world: World) -> None:
+    """Run the watcher until its first tick after the start has ended."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(world.watcher.run)
+        await ticks(0.5)
+        nursery.cancel_scope.cancel()
+
+
 async def test_health_shows_the_name_of_an_artifact_and_not_its_folder() -> None:
     """The log shows the folder."""
     world = World("a", "b")
