@@ -111,7 +111,8 @@ def trained_models() -> Iterator[tuple[str, Served]]:
 def answer(served: Served, body: bytes) -> bytes:
     prepared = parse(RecommendRequest, body).prepare(served)
     (ranking,) = served.model.rank([prepared.query])
-    return ORIGIN.before(encode_fields(ranking.from_place(prepared.offset), served.fragments, prepared))
+    answer = ORIGIN.before(encode_fields(ranking.from_place(prepared.offset), served.fragments, prepared))
+    return answer if isinstance(answer, bytes) else b"".join(answer)
 
 
 def kinds(rng: np.random.Generator, chosen: np.ndarray) -> dict[str, Callable[[int], dict[str, Any]]]:

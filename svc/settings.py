@@ -210,6 +210,11 @@ class Settings:
     """Largest payload that is decoded. By default and in servers, at most SVC_MAX_ARTIFACT_BYTES."""
     max_body_bytes: int = _var("SVC_MAX_BODY_BYTES", 128 * MIB, _size, low=MIB, high=2 * GIB)
     """Largest request body."""
+    max_answer_bytes: int = _var("SVC_MAX_ANSWER_BYTES", 128 * MIB, _size, low=MIB, high=2 * GIB)
+    """Largest answer of a verb, and largest page of popular items. Above: 422 ANSWER_TOO_LARGE."""
+    max_unsent_bytes: int = _var("SVC_MAX_UNSENT_BYTES", 256 * MIB, _size, low=MIB, high=64 * GIB)
+    """Bytes of answers that each worker encodes and sends at once, over all connections. An answer of more than 64 KiB
+    that exceeds them gets 503."""
     max_feature_dim: int = _var("SVC_MAX_FEATURE_DIM", 32_768, _integer, low=16, high=100_000)
     """Maximum length of the encoded features of a user, and of an item."""
     max_download_bytes: int = _var("SVC_MAX_DOWNLOAD_BYTES", 256 * MIB, _size, low=MIB, high=16 * GIB)

@@ -177,6 +177,18 @@ class ValidationFailed(ApiError):
         self.errors = errors or []
 
 
+class AnswerTooLarge(ApiError):
+    """The answer would have more bytes than SVC_MAX_ANSWER_BYTES."""
+
+    code = "ANSWER_TOO_LARGE"
+    http_status = 422
+    template: ClassVar[str] = (
+        "the answer would have {size} bytes, more than {cap}: ask for a lower limit, fewer requests in a batch,"
+        " or a batch with include_metadata: false"
+    )
+    detail = template.format(size=795_000_000, cap=128 * 1024 * 1024)
+
+
 class MissingApiKey(ApiError):
     code = "MISSING_API_KEY"
     http_status = 401

@@ -11,12 +11,13 @@ from __future__ import annotations
 import math
 import re
 from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Protocol
 
 import trio
 
-from svc.errors import Overloaded, ValidationFailed
+from svc.errors import AnswerTooLarge, Overloaded, ValidationFailed
 from svc.model.ranking.query import Query
 
 SLICE_S = 0.05
@@ -50,6 +51,8 @@ class Pace:
             self.each_s = sorted(self._slices)[len(self._slices) // 2]
 
 
+SMALL_BYTES = 1 << 16
+"""Largest answer that is never refused because of other unsent answers. The kernel usually takes all of it at once."""
 TIMEOUT_HEADER = b"x-request-timeout-ms"
 WAIT_SHARE = 0.8
 """A single request is refused if its wait so far plus its expected wait exceeds this share of its limit.
@@ -101,15 +104,38 @@ def parse_timeout(value: bytes | None) -> float:
     return int(value) / 1000
 
 
+class UnsentBytes:
+    """The number of bytes of unsent answers, over all connections of a process."""
+
+    def __init__(self, most: float = math.inf) -> None:
+        self._most = most
+        self.count = 0
+
+    def has_room(self, size: int) -> bool:
+        """Return True if an answer of this size may be encoded. An answer that is alone always may."""
+        return not self.count or self.count + size <= self._most
+
+    @contextmanager
+    def hold(self, size: int) -> Iterator[None]:
+        """Count `size` bytes during the block."""
+        self.count += size
+        try:
+            yield
+        finally:
+            self.count -= size
+
+
 class Admission:
-    """The decision whether the server refuses a request because of its wait.
+    """The decision whether the server refuses a request because of its wait, or of the bytes of its answer.
 
     `most_s` is the server's limit in seconds (`Settings.max_queue_s`). A client may set a lower limit for its request.
     """
 
-    def __init__(self, most_s: float) -> None:
-        """Set the server's limit. `most_s` of 0 means no limit."""
+    def __init__(self, most_s: float, answer_bytes: float = math.inf, unsent_bytes: float = math.inf) -> None:
+        """Set the server's limits. `most_s` of 0 means no limit."""
         self.most_s = most_s or math.inf
+        self._answer_bytes = answer_bytes
+        self.unsent = UnsentBytes(unsent_bytes)
         self._crowded_until = -math.inf
 
     @property
@@ -149,6 +175,20 @@ class Admission:
         self._crowded_until = trio.current_time() + CROWDED_S
         return Overloaded(fields={"retry_after": max(1, math.ceil(wait_s))})
 
+    def hold(self, size: int) -> AbstractContextManager[None]:
+        """Return a block that counts an answer of `size` bytes as unsent while it is encoded.
+
+        Raises AnswerTooLarge or Overloaded. Answers of up to SMALL_BYTES are neither counted nor refused, so unread
+        large answers do not stop the small ones.
+        """
+        if size <= SMALL_BYTES:
+            return nullcontext()
+        if size > self._answer_bytes:
+            raise AnswerTooLarge(AnswerTooLarge.template.format(size=size, cap=self._answer_bytes))
+        if not self.unsent.has_room(size):
+            raise Overloaded("too many bytes of earlier answers are unsent; ask again later", fields={"retry_after": 1})
+        return self.unsent.hold(size)
+
 
 class WaitBudget:
     """The time that one request may wait, counted from its arrival.
@@ -168,6 +208,10 @@ class WaitBudget:
         self._own_s = parse_timeout(timeout)
         self._arrived_s = arrived_s
         self._late_s = late_s
+
+    def hold(self, size: int) -> AbstractContextManager[None]:
+        """Return `Admission.hold` of the answer's size in bytes."""
+        return self._admission.hold(size)
 
     def require(
         self,

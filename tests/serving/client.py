@@ -98,7 +98,9 @@ class Answer:
 def answer_of(response: Response) -> Answer:
     """Return the answer to a client, without the headers that the connection adds."""
     kind = {"content-type": response.content_type.decode()}
-    return Answer(response.status, {**kind, **{k.decode(): v.decode() for k, v in response.headers}}, response.body)
+    return Answer(
+        response.status, {**kind, **{k.decode(): v.decode() for k, v in response.headers}}, b"".join(response.parts)
+    )
 
 
 class Client:

@@ -22,6 +22,7 @@ from svc.serving.admission import (
     TIMEOUT_HEADER,
     Admission,
     Pace,
+    UnsentBytes,
     WaitBudget,
     parse_timeout,
 )
@@ -465,3 +466,21 @@ def test_the_estimate_follows_a_lasting_change(factor: float) -> None:
     learn(pace, STEP_S, 10, pick)
     learn(pace, factor * STEP_S, SLICES * SLICE_S * 2, pick)
     assert pace.each_s == pytest.approx(factor * STEP_S, rel=0.5)
+
+
+def test_bytes_count_until_the_block_ends() -> None:
+    """An error in the block ends the count too."""
+    unsent = UnsentBytes(100)
+    with pytest.raises(KeyError), unsent.hold(60), unsent.hold(30):
+        assert unsent.count == 90
+        raise KeyError
+    assert unsent.count == 0
+
+
+def test_a_large_answer_passes_alone() -> None:
+    """Otherwise an answer above the bound could never be sent."""
+    unsent = UnsentBytes(100)
+    assert unsent.has_room(500)
+    with unsent.hold(1):
+        assert unsent.has_room(99)
+        assert not unsent.has_room(100)

@@ -19,6 +19,7 @@ from svc.asking import hints
 from svc.asking.parsing import refuse_unknown_parameters
 from svc.errors import ApiError, NotFound
 from svc.metrics import HEAD_REFUSALS
+from svc.serving.admission import UnsentBytes
 from svc.serving.api.authentication import Authenticator
 from svc.serving.api.endpoint import PARAMETER, Endpoint, Route
 from svc.serving.api.endpoints import PROBES, VERBS, Router, served_with
@@ -110,6 +111,11 @@ class Application:
         self._router = Router(served_with(state.settings))
         self._quart: Any = build_routes(state)
         self._access = AccessLog(state.settings, state.auth)
+
+    @property
+    def unsent(self) -> UnsentBytes:
+        """The count of unsent bytes, which limits the answers that are encoded."""
+        return self._state.admission.unsent
 
     @property
     def is_leaving(self) -> bool:
@@ -294,7 +300,7 @@ def _complete(response: Response, request_id: str, origin_headers: Headers) -> R
     """
     headers = [(b"x-request-id", request_id.encode()), *response.headers, *origin_headers]
     body = response.body
-    if body and response.content_type == JSON and not body.endswith(b"\n"):
+    if isinstance(body, bytes) and body and response.content_type == JSON and not body.endswith(b"\n"):
         body += b"\n"  # so that a terminal begins a new line, and `while read` in a shell gets the last line
     return response._replace(body=body, headers=headers)
 

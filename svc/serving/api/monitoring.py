@@ -40,6 +40,7 @@ class Monitoring:
 
     def __init__(self, state: ServerState) -> None:
         self._state = state
+        self.unsent = state.admission.unsent
         self._renderer = trio.CapacityLimiter(1)
 
     async def __call__(self, incoming: Incoming) -> Response:

@@ -90,7 +90,9 @@ class ServerState:
     precedence: Precedence = field(default_factory=Precedence)
 
     def __post_init__(self) -> None:
-        self.admission = Admission(self.settings.max_queue_s)
+        self.admission = Admission(
+            self.settings.max_queue_s, self.settings.max_answer_bytes, self.settings.max_unsent_bytes
+        )
 
 
 T = TypeVar("T")

@@ -32,14 +32,25 @@ from svc.errors import ApiError, InternalError
 from svc.lru_cache import LruCache
 from svc.metrics import BATCH_ERRORS, BATCH_SIZE, UNKNOWN_RECIPE
 from svc.model.ranking.query import Prepared, Ranking
-from svc.serving.admission import Pace, WaitBudget
+from svc.serving.admission import SMALL_BYTES, Pace, WaitBudget
 from svc.serving.api.bodies.reading import Body
 from svc.serving.api.counts import AnswerFacts, cost_of_request, count_request
 from svc.serving.api.endpoint import Endpoint, Route
 from svc.serving.api.failures import log_failure, nothing_left
 from svc.serving.api.key_policies import elements_in
 from svc.serving.api.request import Request, ServerState
-from svc.serving.models.fragments import AnswerHeader, encode_elements, encode_fields, encode_users
+from svc.serving.models.fragments import (
+    AnswerHeader,
+    batch_bytes,
+    encode_elements,
+    encode_fields,
+    encode_users,
+    fields_bytes,
+    users_bytes,
+)
+from svc.serving.models.fragments import (
+    Body as AnswerBody,
+)
 from svc.serving.models.registry import Served
 from svc.serving.models.threads import lower_priority
 from svc.serving.transport.messages import ClientGone, Response
@@ -179,13 +190,18 @@ class Verbs:
             )
         page = ranking.from_place(prepared.offset)
         if isinstance(question, UsersRequest):
+            size = users_bytes(page, served.model.user_ids, prepared)
             encode = partial(encode_users, page, served.model.user_ids, prepared)
         else:
+            # Most pages are small whatever their items, so counting their bytes would only take time.
+            is_small = not page.because and len(page.items) * served.fragments.longest <= SMALL_BYTES
+            size = 0 if is_small else fields_bytes(page, served.fragments, prepared)
             encode = partial(encode_fields, page, served.fragments, prepared)
-        if len(page.items) <= INLINE_ITEMS:
-            encoded = encode()
-        else:
-            encoded = await self._thread(cost, body).run(encode)
+        with budget.hold(size):
+            if len(page.items) <= INLINE_ITEMS and size <= SMALL_BYTES:
+                encoded = encode()
+            else:
+                encoded = await self._thread(cost, body).run(encode)
         return EncodedAnswer(encoded, AnswerFacts.of(ranking, prepared))
 
     def _thread(self, cost: Cost, body: Body) -> WorkThread:
@@ -223,7 +239,7 @@ class Verbs:
 
     async def _batch(
         self, request: Request, verb: str, served: Served, header: AnswerHeader, budget: WaitBudget
-    ) -> bytes:
+    ) -> AnswerBody:
         """Return the body of the answer to a batch."""
         budget.require(served.lane, is_batch=True)
         body = await request.body()
@@ -245,10 +261,12 @@ class Verbs:
                 rankings = await request.unless_gone(partial(served.lane.rank, queries, patience=budget))
 
         results = await self._heavy.run_steps(_batch_results(elements(batch), prepared, rankings, served))
-        parts = await self._heavy.run_steps(
-            encode_elements(results, served.fragments, with_metadata=batch.include_metadata)
-        )
-        answer = await self._heavy.run(partial(header.before_all, parts))
+        measure = partial(batch_bytes, results, served.fragments, with_metadata=batch.include_metadata)
+        with budget.hold(await self._heavy.run(measure)):
+            parts = await self._heavy.run_steps(
+                encode_elements(results, served.fragments, with_metadata=batch.include_metadata)
+            )
+            answer = header.before_all(parts)
         for result in results:
             if isinstance(result, ApiError):
                 metrics.of(BATCH_ERRORS, code=result.code).inc()

@@ -68,6 +68,8 @@ class Spread:
 
 
 READ_BYTES = 1 << 16
+MOST_VECTORS = 1024
+"""Maximum number of parts that the kernel takes in one call (IOV_MAX)."""
 PRECISION_S = 0.1
 """Longest time that an idle connection stays open beyond its limit."""
 
@@ -293,7 +295,7 @@ class Connection:
 
     async def _send(self, response: Response, *, closing: bool, without_body: bool = False) -> None:
         head = encode_head(response, closing=closing)
-        await self._send_all([head] if without_body or not response.body else [head, response.body])
+        await self._send_all([head] if without_body or not response.body else [head, *response.parts])
 
     async def _send_all(self, parts: list[bytes]) -> None:
         """Send all bytes, in one system call if the kernel has room for them.
@@ -301,14 +303,15 @@ class Connection:
         Raises BrokenResourceError if the client does not read in time, and OSError if it has reset the connection.
         """
         try:
-            sent = self._socket.sendmsg(parts)
+            sent = self._socket.sendmsg(parts[:MOST_VECTORS])
         except BlockingIOError:
             sent = 0
         size = sum(map(len, parts))
         # Usually the kernel takes all bytes at once. Then no deadline is set.
         if sent == size:
             return
-        with trio.move_on_after(self._shared.limits.unread_s + size / SLOWEST_BYTES_PER_S):
+        unsent = self._shared.application.unsent.hold(size - sent)
+        with unsent, trio.move_on_after(self._shared.limits.unread_s + size / SLOWEST_BYTES_PER_S):
             for part in parts:  # joining the parts would copy many MiB for a client that may never read them
                 rest = memoryview(part)[sent:]
                 sent = max(sent - len(part), 0)

@@ -338,7 +338,7 @@ def _body_length(named: dict[bytes, list[bytes]]) -> int | None:
 
 def encode_head(response: Response, *, closing: bool) -> bytes:
     """Return the status line and headers of an answer. With `closing` they announce the end of the connection."""
-    length = b"" if response.status == HTTPStatus.NO_CONTENT else b"content-length: %d\r\n" % len(response.body)
+    length = b"" if response.status == HTTPStatus.NO_CONTENT else b"content-length: %d\r\n" % response.size
     return b"%bcontent-type: %b\r\n%b%bdate: %b\r\n%b\r\n" % (
         _status_line(response.status),
         response.content_type,

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from svc.errors import ApiError
+from svc.serving.admission import UnsentBytes
 
 Headers = Sequence[tuple[bytes, bytes]]
 JSON = b"application/json"
+Body = bytes | tuple[bytes, ...]
 SLOWEST_BYTES_PER_S = 1 << 20
 """Lowest permitted rate of a transfer.
 
@@ -23,14 +25,27 @@ class ClientGone(Exception):
 
 
 class Response(NamedTuple):
-    """An answer before it is sent. The connection adds the headers Content-Length, Date and Connection."""
+    """An answer before it is sent. The connection adds the headers Content-Length, Date and Connection.
+
+    The body of a large answer is in parts, because joining them would double its memory.
+    """
 
     status: int
-    body: bytes = b""
+    body: Body = b""
     headers: Headers = ()
     content_type: bytes = JSON
     ends_connection: bool = False
     """True if the connection must close after this answer."""
+
+    @property
+    def parts(self) -> Sequence[bytes]:
+        """The body in parts."""
+        return (self.body,) if isinstance(self.body, bytes) else self.body
+
+    @property
+    def size(self) -> int:
+        """Length of the body in bytes."""
+        return sum(map(len, self.parts))
 
 
 @dataclass(slots=True)
@@ -112,6 +127,10 @@ class RequestHandler(Protocol):
 
     urgent: tuple[bytes, ...]
     """First bytes of requests that are answered before all other requests, such as health probes."""
+
+    @property
+    def unsent(self) -> UnsentBytes:
+        """The count of unsent bytes, which the connections share with the application."""
 
     @property
     def is_leaving(self) -> bool:

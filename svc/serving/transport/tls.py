@@ -96,6 +96,12 @@ class AsgiApplication:
         response = await self._answer(scope, incoming)
         if response is None:
             return
+        with self._application.unsent.hold(response.size):
+            await self._send(kind, scope, incoming, response, send)
+
+    async def _send(
+        self, kind: str, scope: Mapping[str, Any], incoming: AsgiRequest, response: Response, send: Send
+    ) -> None:
         with trio.move_on_after(LINGER_S if response.ends_connection else self._unread_s):
             try:
                 await incoming.skip()
@@ -104,7 +110,7 @@ class AsgiApplication:
         closing = scope["http_version"] in ("1.0", "1.1") and (
             self._application.is_leaving or response.ends_connection or not incoming.ended
         )
-        with trio.move_on_after(self._unread_s + len(response.body) / SLOWEST_BYTES_PER_S):
+        with trio.move_on_after(self._unread_s + response.size / SLOWEST_BYTES_PER_S):
             for message in _messages(kind, response, closing=closing):
                 await send(message)
 
@@ -146,13 +152,13 @@ def _messages(kind: str, response: Response, *, closing: bool) -> Iterator[Messa
     """
     headers = [(b"content-type", response.content_type)]
     if response.status != HTTPStatus.NO_CONTENT:
-        headers.append((b"content-length", b"%d" % len(response.body)))
+        headers.append((b"content-length", b"%d" % response.size))
     headers += [*response.headers, *([(b"connection", b"close")] if closing else [])]
     yield {"type": f"{kind}.start", "status": response.status, "headers": headers}
-    for start in range(0, len(response.body) or 1, PART_BYTES):
-        end = start + PART_BYTES
-        more = end < len(response.body)
-        yield {"type": f"{kind}.body", "body": response.body[start:end], "more_body": more}
+    for part in response.parts:
+        for start in range(0, len(part), PART_BYTES):
+            yield {"type": f"{kind}.body", "body": part[start : start + PART_BYTES], "more_body": True}
+    yield {"type": f"{kind}.body", "body": b"", "more_body": False}
 
 
 class AsgiRequest:

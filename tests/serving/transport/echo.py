@@ -5,6 +5,7 @@ from __future__ import annotations
 import trio
 
 from svc.errors import ApiError
+from svc.serving.admission import UnsentBytes
 from svc.serving.transport.messages import ClientGone, Incoming, Opening, Response
 
 LARGE = bytes(12 << 20)
@@ -23,6 +24,7 @@ class Echo:
     is_leaving = False
 
     def __init__(self) -> None:
+        self.unsent = UnsentBytes()
         self.left = 0
         self.asked: list[bytes] = []
 

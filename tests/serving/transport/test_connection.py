@@ -30,6 +30,47 @@ async def opened(port: int) -> trio.SocketStream:
     return await trio.open_tcp_stream("127.0.0.1", port)
 
 
+async def test_bytes_that_are_not_read_count_until_they_are_sent() -> None:
+    """The count bounds all large answers that clients leave unread. Bytes in the kernel do not count."""
+    app = Echo()
+    async with listening(app) as port:
+        clients = [await opened(port) for _ in range(3)]
+        for client in clients:
+            await client.send_all(KEPT % b"large")
+        await trio.sleep(0.1)
+        assert 0 < app.unsent.count < 3 * len(LARGE)
+        for client in clients[:2]:
+            assert len(await everything_of(client, len(LARGE))) >= len(LARGE)
+        await clients[2].aclose()
+        await trio.sleep(1)
+        assert app.unsent.count == 0
+        for client in clients[:2]:
+            await client.aclose()
+
+
+async def everything_of(stream: trio.SocketStream, size: int) -> bytes:
+    """Return at least `size` bytes."""
+    found = bytearray()
+    while len(found) < size:
+        found += await stream.receive_some()
+    return bytes(found)
+
+
+class InParts(Echo):
+    """Answers with a body of more parts than the kernel takes at once."""
+
+    async def __call__(self, incoming: Incoming) -> Response | None:
+        return Response(200, tuple(b"%d," % number for number in range(5000)))
+
+
+async def test_a_body_in_many_parts_is_sent_whole() -> None:
+    """The length is that of all parts."""
+    async with listening(InParts()) as port:
+        head, body = (await exchange(port, REQUEST % b"")).split(b"\r\n\r\n")
+        assert body == b"".join(b"%d," % number for number in range(5000))
+        assert b"content-length: %d\r\n" % len(body) in head
+
+
 async def test_a_defect_in_one_connection_ends_no_other() -> None:
     """An unexpected exception closes its own connection and is logged once. Open and new connections go on."""
     with capture_logs() as records:

@@ -33,7 +33,7 @@ from svc.serving.api.failures import nothing_left
 from svc.serving.api.pages.openapi import document
 from svc.serving.api.request import Request, ServerState
 from svc.serving.models.console import feature_columns, find_items, sample_user
-from svc.serving.models.fragments import AnswerHeader, encode_fields
+from svc.serving.models.fragments import AnswerHeader, encode_fields, fields_bytes
 from svc.serving.models.registry import Entry, Served, unknown_recipe
 
 INLINE_FILTER_CHARACTERS = 4096
@@ -65,8 +65,11 @@ async def popular_items(
     ranking = (await served.lane.rank((prepared.query,), patience=budget))[0]
     if not len(ranking.items):
         raise await _in_thread(nothing_left, parameters.filter, served.filters, prepared.query, limiter=limiter)
-    fields = await _in_thread(encode_fields, ranking.from_place(prepared.offset), served.fragments, limiter=limiter)
-    return AnswerHeader(asked.request_id, served.name, served.model_version).before(fields)
+    page = ranking.from_place(prepared.offset)
+    with budget.hold(fields_bytes(page, served.fragments)):
+        fields = await _in_thread(encode_fields, page, served.fragments, limiter=limiter)
+    body = AnswerHeader(asked.request_id, served.name, served.model_version).before(fields)
+    return body if isinstance(body, bytes) else b"".join(body)
 
 
 T = TypeVar("T")
