@@ -121,20 +121,29 @@ def _arrow_column(column: pd.Series[Any], name: str, what: str) -> pa.Array:
 
 
 def check_interactions(table: pa.Table, ids: Mapping[str, str], *, drop_missing: bool) -> None:
-    """Raise UsageError for a table without rows, for ids that are not text, and for missing ids unless `drop_missing`.
+    """Raise UsageError for a table without rows or with ids that are not text.
 
-    `ids` maps an argument, such as `user`, to its id column.
+    Also raises it for missing and blank ids, unless `drop_missing`. `ids` maps an argument, such as `user`, to its id
+    column.
     """
     if not table.num_rows:
         raise UsageError("data: has no rows; there is nothing to train on")
     for argument, name in ids.items():
         check_id_type(table, name, argument)
+        if drop_missing:
+            continue
         column = table.column(name)
-        if column.null_count and not drop_missing:
-            raise UsageError(
-                f"{argument}: {column.null_count} of {table.num_rows} rows have no id in {name!r}; drop them with "
-                f"data.dropna(subset=[{name!r}]), or give cleansing={{'drop_null_ids': True}}"
-            )
+        texts = pc.utf8_trim_whitespace(column.cast(pa.large_string()))
+        n_blank = pc.sum(pc.equal(texts, "")).as_py() or 0
+        for count, fault, remedy in (
+            (column.null_count, "no id", f".dropna(subset=[{name!r}])"),
+            (n_blank, "a blank id", f"[data[{name!r}].str.strip() != '']"),
+        ):
+            if count:
+                raise UsageError(
+                    f"{argument}: {count} of {table.num_rows} rows have {fault} in {name!r}; drop them with "
+                    f"data{remedy}, or give cleansing={{'drop_null_ids': True}}"
+                )
 
 
 def check_id_type(table: pa.Table, name: str, argument: str, what: str = "data") -> None:

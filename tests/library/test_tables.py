@@ -209,6 +209,12 @@ def test_what_was_rejected_stays_away_without_a_time_and_from_users_without_a_ch
         (lambda data: data.assign(user_id=["u1", 2] * 450), {}, "holds int, str; give it one type"),
         (lambda data: data.assign(user_id=None), {}, r"'user_id' holds nothing but missing values$"),
         (lambda data: data.assign(user_id=["u1", None] * 450), {}, r"450 of 900 rows have no id.*dropna"),
+        (lambda data: data.assign(user_id=["u1", ""] * 450), {}, r"450 of 900 rows have a blank id.*str.strip"),
+        (
+            lambda data: data.assign(item_id=pd.Categorical(["i1", " \u3000\t"] * 450)),
+            {},
+            r"item: 450 of 900 .*a blank id",
+        ),
         (lambda data: pd.concat([data, data[["stars"]]], axis=1), {}, "two columns are named 'stars'"),
         (lambda data: data, {"user": "userid"}, "no column 'userid'; did you mean 'user_id'"),
         (lambda data: 7, {}, "give a DataFrame.*or a recipe.*not a int"),
@@ -235,10 +241,10 @@ def test_misspelt_options_and_times_without_a_unit_are_refused() -> None:
 
 
 def test_missing_ids_may_be_dropped() -> None:
-    """Rows without ids are an error unless the caller asks to drop them."""
-    frame = sales().assign(user_id=lambda data: data["user_id"].mask(data.index < 9))
+    """Rows with missing or blank ids are an error unless the caller asks to drop them."""
+    frame = sales().assign(user_id=lambda data: data["user_id"].mask(data.index < 9).mask(data.index == 9, " "))
     result = svc.train(frame, cleansing={"drop_null_ids": True}, **SMALL)
-    assert result.header["data_stats"]["n_rows"] <= 891
+    assert result.header["data_stats"]["n_rows"] <= 890
 
 
 def test_each_result_has_a_table() -> None:
