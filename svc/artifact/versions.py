@@ -53,10 +53,12 @@ class Version:
     live: bool
     held: bool
     reused_from: Mapping[str, str] | None = None
+    score_with_order: float | None = None
 
     def as_fields(self) -> dict[str, Any]:
-        """Return the fields for JSON. `reused_from` is left out if it is None."""
-        return {name: value for name, value in asdict(self).items() if name != "reused_from" or value is not None}
+        """Return the fields for JSON. `reused_from` and `score_with_order` are left out if they are None."""
+        optional = ("reused_from", "score_with_order")
+        return {name: value for name, value in asdict(self).items() if name not in optional or value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,8 @@ def facts_of(header: Mapping[str, Any]) -> dict[str, Any]:
     tuning = header.get("tuning")
     reused = tuning.get("reused_from") if isinstance(tuning, Mapping) else None
     refit = {"reused_from": reused} if isinstance(reused, Mapping) else {}
-    return {**{name: header.get(name) for name in _FACTS}, "decision": decision, **serial, **refit}
+    ordered = {name: header[name] for name in ("score_with_order",) if name in header}
+    return {**{name: header.get(name) for name in _FACTS}, **ordered, "decision": decision, **serial, **refit}
 
 
 class Versions:
@@ -415,7 +418,9 @@ def _confirmed_live(log: VersionLog, live: str | None) -> str | None:
 
 
 def _as_facts(facts: Mapping[str, Any] | None) -> dict[str, Any]:
-    version_facts: dict[str, Any] = {name: (facts or {}).get(name) for name in (*_FACTS, "decision")}
+    version_facts: dict[str, Any] = {
+        name: (facts or {}).get(name) for name in (*_FACTS, "decision", "score_with_order")
+    }
     reused = (facts or {}).get("reused_from")
     if not isinstance(reused, Mapping) or not {"sha8", "searched_at"} <= reused.keys():
         reused = None

@@ -118,6 +118,7 @@ def _summary(header: dict[str, Any]) -> dict[str, str]:
         "algorithm": f"{winner}, {origin}",
         **({"recency": _number(header["recency"])} if "recency" in header else {}),
         "score": f"{metric} {_number(header.get('best_score'))}{interval}",
+        **({"score_with_order": _number(header["score_with_order"])} if "score_with_order" in header else {}),
         **_ranker(header),
         "popularity": _number(_mapping(best.get("TopPopRecommender")).get("score")),
         "rank_ms": _number(header.get("rank_ms")),

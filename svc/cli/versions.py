@@ -152,16 +152,20 @@ def _table(uri: str, versions: list[Version]) -> Table:
     # Without padding, a row of eight columns fits into 80 characters.
     table = Table(title=escape(uri), title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=0)
     headings = ("version", "trained at (UTC)", "algorithm", "score", "rank ms", "decision", "state")
-    for heading in (*headings, "refit of") if with_refits else headings:
+    with_orders = any(version.score_with_order is not None for version in versions)
+    more_headings = ["refit of"] * with_refits + ["with order"] * with_orders
+    for heading in (*headings, *more_headings):
         table.add_column(heading, overflow="fold", no_wrap=heading != "algorithm")
     for version in versions:
         score = "" if version.best_score is None else f"{version.best_score:.5f}"
+        ordered = "" if version.score_with_order is None else f"{version.score_with_order:.5f}"
         rank_ms = "" if version.rank_ms is None else f"{version.rank_ms:.3g}"
         state = "live, held" if version.held else "live" if version.live else ""
         trained_at = (version.trained_at or "unreadable").replace("T", " ")[:_TO_THE_MINUTE]
         algorithm = short_name(version.best_class or "")
         reused = version.reused_from
         more = [reused["sha8"] if reused else ""] if with_refits else []
+        more += [ordered] if with_orders else []
         cells = (trained_at, algorithm, score, rank_ms, version.decision or "", state, *more)
         table.add_row(version.sha8, *(escape(cell) for cell in cells))
     return table

@@ -211,6 +211,8 @@ class Model(Stored):
         if self.cold is not None:
             query = query.at_recency(self.cold_recency)
         has_history = bool(len(given.columns) or described)
+        if not len(given.columns):
+            query = query._replace(reordered=False)  # the ranker was fitted and judged on histories
         if user_features is not None or has_history:
             query = _with_dislikes(query, self.scorer_of(query), against)
         if user_features is not None:

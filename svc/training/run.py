@@ -325,7 +325,7 @@ class _Run:
         self.progress.phase("comparing with the live model")
         own = measured.winner
         ranker = own if own is None or learned is None or not learned.ships else learned.over(own)
-        candidate = None if ranker is None else Candidate(ranker, rank_ms, measured.choice)
+        candidate = None if ranker is None else Candidate(ranker, rank_ms, measured.choice, ranker is not own)
         return decide(task, self._rules, candidate, keys, self.settings)
 
     def _learn_order(self, task: prepare.SearchTask, measured: WinnerMeasurements) -> Learned | None:

@@ -176,6 +176,7 @@ class Candidate:
     - `ranker` ranks by the winner of the search, trained on the training part of the split. If the final model reorders
       items by a learned ranker, so does `ranker`.
     - `rank_ms` is the time of a single ranking by the final model, in milliseconds.
+    - `ordered` is True if the final model reorders items.
     - `choice` is the table of trials with their scores for each user (see `Choice`). It is None if the winner's scores
       are missing.
     """
@@ -183,6 +184,7 @@ class Candidate:
     ranker: ExcludingRanker
     rank_ms: float
     choice: Choice | None = None
+    ordered: bool = False
 
     def choice_by(self, task: Task, evaluator: Evaluator) -> Choice | None:
         """Return `choice` with only the scores for the users of `evaluator`.

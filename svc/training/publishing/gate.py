@@ -69,6 +69,7 @@ def decide(
         "confidence": rules.confidence,
         "against": [comparison.as_fields() for comparison in comparisons],
         "guardrails": guardrails,
+        **({"candidate_with_order": True} if candidate.ordered else {}),
     }
     shown = ("decision", "mode", "metric", "against", "guardrails")
     logs.emit(events.PROMOTION_DECIDED, recipe=task.loaded.recipe.name, **{name: decision[name] for name in shown})

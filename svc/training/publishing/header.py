@@ -101,6 +101,8 @@ def header(facts: RunFacts) -> dict[str, Any]:
         fields["popular"] = loaded.recipe.serving.popular.model_dump(exclude_none=True)
     if facts.ranker is not None:
         fields["ranker"] = dict(facts.ranker)
+        if facts.ranker["ships"]:
+            fields["score_with_order"] = facts.ranker["score_with"]
     if facts.parts:
         fields["parts"] = facts.parts
     if loaded.recipe.features is not None:

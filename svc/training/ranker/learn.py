@@ -46,7 +46,7 @@ class Learned:
       own ranker was fitted without this page.
     - `history` has the histories of the users in the training part of the split.
     - `windows`, in days, and `tables` are inputs of the item record. `on` makes the final model's record from them.
-    - `gain` is the change from the winner's score to that of its pages reordered by `judges`.
+    - `gain` is the change from the winner's score to that of its pages reordered by `judges`, and `scores` are both.
     - `n_users` is the number of pages, and `l2` the regularization of the weights.
     - `strengths` says how far each group of features moves items (see `_strengths`).
     - `seconds` is the time of learning and judging.
@@ -58,6 +58,7 @@ class Learned:
     windows: tuple[int, ...]
     tables: EncodedTables
     gain: Change
+    scores: tuple[float, float]
     n_users: int
     l2: float
     strengths: dict[str, float]
@@ -74,6 +75,7 @@ class Learned:
         fields = {"ships": self.ships, "gain": gain, "n_users": self.n_users, "l2": self.l2, "seconds": self.seconds}
         if not self.ships:
             return fields
+        fields |= {"score_without": round(self.scores[0], _DIGITS), "score_with": round(self.scores[1], _DIGITS)}
         weights = zip(self.ranker.features, self.ranker.weights.tolist(), strict=True)
         rows = [{"name": own.name, "group": own.group, "weight": round(weight, _DIGITS)} for own, weight in weights]
         return {**fields, "groups": self.strengths, "features": rows}
@@ -157,7 +159,17 @@ def learn(task: Task, own: ServedRanker | None, tables: EncodedTables) -> Learne
             return None
     seconds = round(time.monotonic() - began, 3)
     learned = Learned(
-        ranker, judges, history, windows, tables, gain, n_users, fitted.l2, _strengths(pages, ranker), seconds
+        ranker,
+        judges,
+        history,
+        windows,
+        tables,
+        gain,
+        (float(scores_before.mean()), float(scores_after.mean())),
+        n_users,
+        fitted.l2,
+        _strengths(pages, ranker),
+        seconds,
     )
     logs.emit(
         events.RANKER_JUDGED,

@@ -79,6 +79,8 @@ def headline(header: Mapping[str, Any]) -> Headline:
         lines.append(f"{header['best_score']:.4f} on the validation users, by whose scores it was chosen")
     if "interval" in evaluation:
         lines.append(f"{evaluation['confidence']:.0%} interval {span(evaluation['interval'])}{_correction(evaluation)}")
+    if "score_with_order" in header:
+        lines.append(f"{header['score_with_order']:.4f} with the learned order of pages, on validation users")
     if "n_scored_users" in evaluation:
         lines.append(f"{evaluation['n_scored_users']:,} of {evaluation['n_users']:,} users were scored")
     return Headline(score, lines)

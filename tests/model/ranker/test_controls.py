@@ -165,8 +165,13 @@ def test_related_items_the_fallback_and_cold_starts_are_not_reordered() -> None:
     cold.cold, cold.ranker = family("IALS", seed=8, n_items=N_ITEMS).scorer, model.ranker
     cold.ready()
     history = [Interaction("i1")]
+    by_features = model.prepare_recommend(user_id=None, user_features={"tag": "a"}, limit=20).query
+    of_unknown = model.prepare_recommend(
+        user_id=None, user_features={"tag": "a"}, limit=20, history=[Interaction("none")], dislikes=[Interaction("i3")]
+    ).query
     by_cold = cold.prepare_recommend(user_id=None, user_features=None, limit=20, history=history).query
-    for answering, query in ((model, related), (model, nobody), (cold, by_cold)):
+    own = ((model, query) for query in (related, nobody, by_features, of_unknown))
+    for answering, query in (*own, (cold, by_cold)):
         (ranking,) = answering.rank([query])
         answering_alone = family("IALS", n_items=N_ITEMS)
         answering_alone.cold = answering.cold

@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import sparse
 
+from svc.artifact.versions import facts_of
 from svc.model.load_model import load_model
 from svc.model.model import Model
 from svc.model.ranker.page_ranker import REORDERED
@@ -83,6 +84,10 @@ def test_labels_that_predict_choices_order_the_pages_of_the_model(make_recipe: M
     fields = head["ranker"]
     (baseline,) = (row for row in head["promotion"]["against"] if row["name"] == BASELINE)
     assert baseline["candidate"] == pytest.approx(head["best_score"] + fields["gain"]["value"], abs=1e-6)
+    assert head["score_with_order"] == fields["score_with"] == pytest.approx(baseline["candidate"], abs=1e-6)
+    assert fields["score_without"] == pytest.approx(head["best_score"], abs=1e-6)
+    assert head["promotion"]["candidate_with_order"] is True
+    assert facts_of(head)["score_with_order"] == head["score_with_order"]
     assert 0 < fields["seconds"] <= time.monotonic() - began
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert 'aria-label="How far each group of features moves the items of a page"' in page
@@ -119,6 +124,7 @@ def test_without_a_gain_the_payload_is_the_one_without_a_ranker(
     head, encoded = trained(recipe(make_recipe, tmp_path, by_genre=False, n_users=n_users))
     if n_users == 260:
         assert not head["ranker"]["ships"]
+        assert "score_with_order" not in {**head, **facts_of(head)}
         assert "features" not in head["ranker"]
         assert head["ranker"]["gain"]["low"] <= 0
     else:

@@ -367,6 +367,9 @@ class Version(BaseModel):
     live: Annotated[bool, Field(description="True if servers load this version.")]
     held: Annotated[bool, Field(description="True if no training may replace it as the live version.")]
     reused_from: Annotated[Refitted | None, Field(description="Present for a refit.")] = None
+    score_with_order: Annotated[
+        float | None, Field(description="Present with a learned order: the score with it. `best_score` is without it.")
+    ] = None
 
 
 class RecipeVersions(_Answer):
@@ -403,6 +406,9 @@ class Recipe(_OpenAnswer):
     best_class: Annotated[str, Field(description="The class of the model.")]
     best_params: Annotated[dict[str, Any] | None, Field(description="Parameters that the search chose.")] = None
     best_score: Annotated[float | None, Field(description="`metric` at `cutoff` on the held-out interactions.")] = None
+    score_with_order: Annotated[
+        float | None, Field(description="Present with a learned order: the score with it. `best_score` is without it.")
+    ] = None
     trained_at: Annotated[str | None, Field(json_schema_extra={"format": "date-time"})] = None
     recipe_hash: str | None = None
     data_stats: DataStats | None = None

@@ -88,6 +88,7 @@ DESCRIBED = (
     "best_class",
     "best_params",
     "best_score",
+    "score_with_order",
     "trained_at",
     "recipe_hash",
     "data_stats",
