@@ -42,6 +42,7 @@ from svc.model.recommenders.neighbours import NeighbourScorer
 from svc.recipe.filter_tree import MAX_VALUES
 from svc.serving.api.authentication import hash_api_key, new_api_key
 from tests.e2e.server import Server, write_recipe
+from tests.serving.artifacts import header as artifact_header
 from tests.serving.artifacts import write_artifact
 
 N_USERS, LENGTH, COMPONENTS, LABELS = 1_000, 50, 128, 1_000
@@ -95,7 +96,13 @@ def serving(kind: str, n_items: int, row: int, keys: dict[str, str]) -> Iterator
         (folder / "recipes").mkdir()
         more: dict[str, Any] = {"item_metadata": metadata, "serving": {"users": True}}
         write_recipe(folder / "recipes", RECIPE, folder / "a.svc", **more)
-        write_artifact(folder / "a.svc", model(kind, n_items, row))
+        side = {"dimension": LABELS + 1, "columns": ["tag"]}
+        state = (
+            {"features": {"version": FEATURE_VERSION, "active": True, "user": side, "item": side}}
+            if kind == "ials"
+            else {}
+        )
+        write_artifact(folder / "a.svc", model(kind, n_items, row), head=artifact_header(**state))
         listed = ",".join(f"{name}:{hash_api_key(key)}" for name, key in keys.items())
         with Server(folder / "recipes", env={"SVC_CACHED_ANSWERS": "0", "SVC_API_KEYS": listed}) as server:
             yield server
