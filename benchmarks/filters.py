@@ -29,6 +29,7 @@ from irspack.recommenders import CosineKNNRecommender
 from benchmarks.common import SHAPES, ids, interactions, origin, processor_s
 from benchmarks.scoring import exported, train
 from svc.asking.parsing import parse
+from svc.asking.plan import plan
 from svc.asking.requests import RecommendRequest
 from svc.cores import limit_blas_threads
 from svc.model.coldstart import LeastSquares
@@ -88,7 +89,16 @@ def filterable(model: Model, rng: np.random.Generator) -> Served:
     model.ready()
     fields = FilterFields({"year": NumberField(rng.permutation(N_ITEMS) / N_ITEMS)}, N_ITEMS)
     fragments = ItemFragments.build(model.item_ids, None)
-    return Served("movies", model, fragments, {}, "sha256:0", cast(Any, None), 0.0, filters=fields)
+    return Served(
+        name="movies",
+        model=model,
+        fragments=fragments,
+        header={},
+        model_version="sha256:0",
+        lane=cast(Any, None),
+        loaded_at=0.0,
+        filters=fields,
+    )
 
 
 def random_models() -> Iterator[tuple[str, Served]]:
@@ -109,7 +119,7 @@ def trained_models() -> Iterator[tuple[str, Served]]:
 
 
 def answer(served: Served, body: bytes) -> bytes:
-    prepared = parse(RecommendRequest, body).prepare(served)
+    prepared = plan(parse(RecommendRequest, body), served)
     (ranking,) = served.model.rank([prepared.query])
     answer = ORIGIN.before(encode_fields(ranking.from_place(prepared.offset), served.fragments, prepared))
     return answer if isinstance(answer, bytes) else b"".join(answer)

@@ -22,6 +22,9 @@ import numpy as np
 from scipy import sparse
 
 from benchmarks.common import ids, origin, side_by_side
+from svc.asking.offer import Offer
+from svc.asking.plan import plan
+from svc.asking.requests import RecommendRequest
 from svc.cores import limit_blas_threads
 from svc.model.coldstart import LeastSquares
 from svc.model.history import History
@@ -87,12 +90,10 @@ def asking(asked: Model, *, known: bool, given: bool) -> Callable[[int], Any]:
         rng = np.random.default_rng(number + ROUNDS)
         for user in rng.integers(0, N_USERS, REQUESTS).tolist():
             history = [Interaction(f"i{item}") for item in rng.integers(0, N_ITEMS, GIVEN).tolist()]
-            prepared = asked.prepare_recommend(
-                user_id=f"u{user}" if known else None,
-                user_features=None,
-                limit=LIMIT,
-                history=history if given else (),
+            request = RecommendRequest.model_construct(
+                user_id=f"u{user}" if known else None, limit=LIMIT, history=history if given else None
             )
+            prepared = plan(request, Offer(model=asked))
             asked.rank([prepared.query])
 
     return ask

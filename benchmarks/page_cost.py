@@ -19,9 +19,13 @@ import numpy as np
 
 from benchmarks.common import origin, side_by_side
 from benchmarks.order_cost import N_ITEMS, factors, histories, model_of, neighbours
+from svc.asking.offer import Offer
+from svc.asking.plan import plan
+from svc.asking.policy import Policy
+from svc.asking.requests import RecommendRequest, UsersRequest
 from svc.cores import limit_blas_threads
 from svc.model.model import Model
-from svc.model.ranking.query import Interaction, Restriction, Shown, Variation
+from svc.model.ranking.query import Interaction, Shown
 from svc.model.recommenders.base import Scorer
 from svc.model.recommenders.blend import BlendScorer
 from svc.model.recommenders.factors import IALSScorer
@@ -47,9 +51,11 @@ def pages(asked: Model, *, rejects: bool) -> Callable[[int], Any]:
     """Return REQUESTS pages of known users, with dislikes and items shown before, or with a history as long."""
     requests = {number: list(requested(number, rejects=rejects)) for number in range(-1, ROUNDS)}
 
+    offer = Offer(model=asked)
+
     def ask(number: int) -> None:
         for request in requests[number]:
-            asked.rank([asked.prepare_recommend(user_features=None, limit=LIMIT, **request).query])
+            asked.rank([plan(RecommendRequest.model_construct(limit=LIMIT, **request), offer).query])
 
     return ask
 
@@ -60,11 +66,11 @@ def requested(number: int, *, rejects: bool) -> Iterator[dict[str, Any]]:
     for user in rng.integers(0, FEW_USERS, REQUESTS).tolist():
         given = [f"i{item}" for item in rng.choice(N_ITEMS, DISLIKES + SHOWN, replace=False).tolist()]
         if rejects:
-            shown = [Shown(item) for item in given[DISLIKES:]]
             yield {
                 "user_id": f"u{user}",
                 "dislikes": [Interaction(item) for item in given[:DISLIKES]],
-                "restriction": Restriction(variation=Variation(shown, ROTATION, None, 0.0)),
+                "shown": [Shown(item) for item in given[DISLIKES:]],
+                "rotation": ROTATION,
             }
         else:
             yield {"user_id": f"u{user}", "history": [Interaction(item) for item in given]}
@@ -72,11 +78,12 @@ def requested(number: int, *, rejects: bool) -> Iterator[dict[str, Any]]:
 
 def audiences(asked: Model, order: Order) -> Callable[[int], Any]:
     """Return the best users of REQUESTS items."""
+    offer = Offer(model=asked, policy=Policy(users=True))
 
     def ask(number: int) -> None:
         for item in np.random.default_rng(number + ROUNDS).integers(0, N_ITEMS, REQUESTS).tolist():
-            prepared = asked.prepare_users(item_id=f"i{item}", item_features=None, limit=BEST_USERS, order=order)
-            asked.rank([prepared.query])
+            request = UsersRequest(item_id=f"i{item}", limit=BEST_USERS, order=order)
+            asked.rank([plan(request, offer).query])
 
     return ask
 

@@ -35,6 +35,8 @@ from benchmarks.common import origin
 from benchmarks.order import KEY, hide_last, ranks, server, train
 from svc.artifact.keys import parse_signing_keys
 from svc.artifact.store import read_verified
+from svc.asking.offer import Offer
+from svc.asking.plan import known_user
 from svc.model.load_model import load_model
 from svc.model.model import Model
 from svc.settings import Settings
@@ -98,7 +100,9 @@ def judged(model: Model, hidden: pd.DataFrame) -> tuple[list[int], sparse.csr_ma
 
 def pages_of(model: Model, rows: list[int]) -> list[list[int]]:
     """The CUTOFF items of each user, ranked in this process."""
-    return [page.items.tolist() for page in model.rank([model.known_user(row, limit=CUTOFF) for row in rows])]
+    return [
+        page.items.tolist() for page in model.rank([known_user(Offer(model=model), row, limit=CUTOFF) for row in rows])
+    ]
 
 
 def scores(pages: list[list[int]], truth: sparse.csr_matrix) -> dict[str, NDArray[np.float64]]:
@@ -114,7 +118,7 @@ def scores(pages: list[list[int]], truth: sparse.csr_matrix) -> dict[str, NDArra
 
 def microseconds(model: Model, rows: list[int]) -> float:
     """Processor time of one ranking by itself."""
-    queries = [model.known_user(row, limit=LIMIT) for row in rows[:: max(1, len(rows) // 300)]]
+    queries = [known_user(Offer(model=model), row, limit=LIMIT) for row in rows[:: max(1, len(rows) // 300)]]
     rounds = []
     with threadpool_limits(limits=1, user_api="blas"):
         for _ in range(ROUNDS):

@@ -40,6 +40,8 @@ import svc
 from benchmarks.common import origin
 from benchmarks.training_scale import generate
 from svc import logs
+from svc.asking.offer import Offer
+from svc.asking.plan import known_user
 from svc.model.model import Model
 from svc.progress import Progress
 from svc.recipe.algorithms import BLEND
@@ -127,7 +129,7 @@ def ndcg(model: Model, rows: pd.DataFrame) -> ByUser:
             continue
         chosen = {model.item_ids.index(item) for item in items} - set(model.history.items(row).tolist())
         if chosen:
-            ranking = model.rank([model.known_user(row, limit=CUTOFF)])[0].items.tolist()
+            ranking = model.rank([known_user(Offer(model=model), row, limit=CUTOFF)])[0].items.tolist()
             hits = np.array([item in chosen for item in ranking], dtype=np.float64)
             found[str(user)] = float(hits @ gains[: len(hits)] / gains[: len(chosen)].sum())
     return found

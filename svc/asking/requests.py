@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema, WrapValidator
 
-from svc.asking.costs import PLAIN_LIMIT
 from svc.asking.fields import (
     MAX_BATCH,
     MAX_BOOSTS,
@@ -33,27 +31,20 @@ from svc.asking.fields import (
     Id,
     ItemFeatures,
     LimitAsked,
-    Part,
     PinAsked,
     Place,
     ShownItem,
     Tree,
     digits,
-    filter_at,
     filter_in_query,
-    invalid,
     whole,
 )
 from svc.asking.parsing import Rejected, parse, validation_error
-from svc.asking.rules import Answerable, items_at, rules_of
-from svc.errors import UsersNotServed, ValidationFailed
-from svc.model.ranking.filter_fields import ClientTree
-from svc.model.ranking.query import Prepared, Restriction, Variation
+from svc.errors import ValidationFailed
 from svc.names import MAX_ID_CHARACTERS, Order
 
 if TYPE_CHECKING:
-    from svc.model.model import Model
-    from svc.model.ranking.item_sets import ItemSet
+    pass
 
 
 _READ = ConfigDict(extra="forbid", strict=True, frozen=True, cache_strings="keys")
@@ -61,18 +52,8 @@ _READ = ConfigDict(extra="forbid", strict=True, frozen=True, cache_strings="keys
 slower than creating a string."""
 
 
-def _is_new(tree: object, served: Answerable) -> bool:
-    """Return True if a request has this filter and it is not compiled yet."""
-    return tree is not None and served.filters.cached(ClientTree(tree)) is None
-
-
-def _items_of(tree: object, served: Answerable, part: Part = "body") -> ItemSet | None:
-    """Return the items that satisfy the filter of a request, or None for all items. Raises ValidationFailed."""
-    return None if tree is None else items_at(served, ("filter",), tree, part)
-
-
 class Question(BaseModel):
-    """A request to a verb other than a batch verb, with the compilation of its filters."""
+    """A request to a verb other than a batch verb."""
 
     model_config = _READ
 
@@ -80,20 +61,6 @@ class Question(BaseModel):
     def filters(self) -> list[object]:
         """The filters of the request, as the client wrote them."""
         return []
-
-    def prepares_long(self, served: Answerable) -> bool:
-        """Return True if a filter must be compiled. Compiling takes longer than all other work for the query."""
-        return any(_is_new(tree, served) for tree in self.filters)
-
-    def compile(self, served: Answerable) -> Iterator[None]:
-        """Compile the filters of the request, so that `prepare` finds them compiled. Yields after each condition.
-
-        Stops at an invalid filter without an error.
-        """
-        canonical = partial(filter_at, served.filters.kinds, ("filter",), "body")
-        with suppress(ValidationFailed):  # `prepare` raises the same error
-            for tree in self.filters:
-                yield from served.filters.compile(ClientTree(tree), canonical)
 
 
 class ItemsRequest(Question):
@@ -147,20 +114,9 @@ class ItemsRequest(Question):
         trees = [] if self.filter is None else [self.filter]
         return [*trees, *(boost.filter for boost in self.boosts or ())]
 
-    def restriction(self, served: Answerable) -> Restriction:
-        """Return the part of the query that restricts and reranks the answer. Raises ValidationFailed."""
-        if self.offset + self.limit > MAX_LIMIT:
-            raise _too_far("body")
-        rules, pins = rules_of(served, self.diversity, self.limits, self.boosts, self.pins)
-        allowed = served.allowed_items(_items_of(self.filter, served))
-        return Restriction(self.offset, self.include_items, allowed, rules, pins, self.explain or 0)
 
-
-def _too_far(part: Part) -> ValidationFailed:
-    return invalid(["offset"], f"offset and limit add up to more than {MAX_LIMIT}", "too_far", part=part)
-
-
-def _lacks(*names: str) -> ValidationFailed:
+def lacks(*names: str) -> ValidationFailed:
+    """Return the error for a request that has none of the fields `names`."""
     message = f"give {', '.join(names[:-1])} or {names[-1]}"
     return ValidationFailed(message, errors=[{"loc": ["body", names[0]], "msg": message, "type": "missing"}])
 
@@ -237,53 +193,9 @@ class RecommendRequest(ItemsRequest):
         """True if the request asks for rotation or shuffling."""
         return bool((self.shown and self.rotation) or (self.seed and self.shuffle))
 
-    def restriction(self, served: Answerable) -> Restriction:
-        """Return the part of the query that restricts and reranks the answer, with new items, rotation and shuffling.
-
-        Raises ValidationFailed.
-        """
-        restriction = super().restriction(served)._replace(new=served.new_items)
-        if not self.shown and self.seed is None:
-            return restriction
-        variation = Variation(self.shown or (), self.rotation, self.seed, self.shuffle)
-        return restriction._replace(variation=variation)
-
-    def prepare(self, served: Answerable) -> Prepared:
-        """Return the query for the served model. Raises the ApiError that refuses the request."""
-        falls_back = served.policy.popular_fallback if self.fallback is None else self.fallback == "popular"
-        inputs = (self.user_id, self.user_features, self.history, self.fallback, self.dislikes)
-        if inputs == (None,) * len(inputs) and not falls_back:
-            raise _lacks("user_id", "user_features", "history", "fallback")
-        if self.history is None and self.history_mode == "replace":
-            message = "there is no history to put in place of the known one; give history, or leave history_mode out"
-            raise invalid(["history_mode"], message, "history_missing")
-        self._require_distinct()
-        prepared = served.model.prepare_recommend(
-            user_id=self.user_id,
-            user_features=self.user_features,
-            limit=self.limit,
-            exclude_items=self.exclude_items,
-            include_seen=self.include_seen,
-            restriction=self.restriction(served),
-            history=self.history or (),
-            replace=self.history_mode == "replace",
-            fallback=falls_back,
-            dislikes=self.dislikes or (),
-        )
-        if self._shows_profile() or prepared.query.popular:
-            return prepared
-        return prepared._replace(profile=None)
-
-    def _require_distinct(self) -> None:
-        """Raise ValidationFailed if an item is both chosen and disliked."""
-        chosen = {interaction.item_id for interaction in self.history or ()} if self.dislikes else ()
-        for position, dislike in enumerate(self.dislikes or ()):
-            if dislike.item_id in chosen:
-                message = "this item is in history too; leave it out of history or out of dislikes"
-                raise invalid(["dislikes", position], message, "also_in_history")
-
-    def _shows_profile(self) -> bool:
-        """Return True if the answer must have the field `profile`, because the request sets a history or fallback."""
+    @property
+    def shows_profile(self) -> bool:
+        """True if the answer must have the field `profile`, because the request sets a history or fallback."""
         has_history = self.history is not None or "history_mode" in self.model_fields_set
         return has_history or self.fallback is not None
 
@@ -317,24 +229,6 @@ class RelatedRequest(ItemsRequest):
         ItemFeatures | None, Field(description="Features of one unseen item, or of several by item id.")
     ] = None
     user_features: Annotated[Features | None, Field(description="Features of the user, added to the seeds.")] = None
-
-    def prepares_long(self, served: Answerable) -> bool:
-        """Return True if a filter must be compiled, or if `item_features` is long (100 items take 5 ms)."""
-        return len(self.item_features or ()) > PLAIN_LIMIT or super().prepares_long(served)
-
-    def prepare(self, served: Answerable) -> Prepared:
-        """Return the query for the served model. Raises the ApiError that refuses the request."""
-        if self.seed_items is None and self.item_features is None:
-            raise _lacks("seed_items", "item_features")
-        return served.model.prepare_related(
-            seed_items=self.seed_items or (),
-            item_features=self.item_features,
-            user_features=self.user_features,
-            limit=self.limit,
-            exclude_items=self.exclude_items,
-            restriction=self.restriction(served),
-            new=served.new_items,
-        )
 
 
 class UsersRequest(Question):
@@ -395,30 +289,6 @@ class UsersRequest(Question):
         ),
     ] = None
 
-    def prepare(self, served: Answerable) -> Prepared:
-        """Return the query for the served model. Raises the ApiError that refuses the request."""
-        if not served.policy.users:
-            raise UsersNotServed
-        return self.prepare_for(served.model)
-
-    def prepare_for(self, model: Model) -> Prepared:
-        """Return the query without checking that the recipe permits requests for users. Raises as `prepare`."""
-        if self.item_id is None and self.item_features is None:
-            raise _lacks("item_id", "item_features")
-        if self.offset + self.limit > MAX_LIMIT:
-            raise _too_far("body")
-        return model.prepare_users(
-            item_id=self.item_id,
-            item_features=self.item_features,
-            limit=self.limit,
-            offset=self.offset,
-            order=self.order,
-            min_history=self.min_history,
-            include_users=self.include_users,
-            exclude_users=self.exclude_users or (),
-            include_seen=self.include_seen,
-        )
-
 
 AnyRequest = RecommendRequest | RelatedRequest
 AnyQuestion = AnyRequest | UsersRequest
@@ -467,16 +337,10 @@ class PopularQuery(BaseModel):
         WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "null"}]}),
     ] = None
 
-    def prepares_long(self, served: Answerable) -> bool:
-        """Return True if the filter is not compiled yet. Compiling takes longer than all other work for the query."""
-        return _is_new(self.filter, served)
-
-    def prepare(self, served: Answerable) -> Prepared:
-        """Return the query for the served model. Raises ValidationFailed."""
-        if self.offset + self.limit > MAX_LIMIT:
-            raise _too_far("query")
-        restriction = Restriction(self.offset, None, served.allowed_items(_items_of(self.filter, served, "query")))
-        return served.model.prepare_popular(limit=self.limit, restriction=restriction)
+    @property
+    def filters(self) -> list[object]:
+        """The filter of the request, as the client wrote it."""
+        return [] if self.filter is None else [self.filter]
 
 
 def _validated(request: type[AnyRequest], value: Any, validate: Callable[[Any], AnyRequest]) -> AnyRequest | Rejected:

@@ -1,73 +1,62 @@
-"""The rules that rerank an answer (diversity, limits, boosts and pins), from the request or from its recipe."""
+"""The rules that rerank an answer (rotation, diversity, limits, boosts and pins), from the request or its recipe."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Protocol
 
-from svc.asking.fields import BoostAsked, LimitAsked, Part, PinAsked, filter_at, invalid
+from svc.asking.fields import LimitAsked, PinAsked, invalid
+from svc.asking.filtering import items_at
+from svc.asking.names import Names
+from svc.asking.offer import Offer
 from svc.asking.policy import active
-from svc.model.ranking.filter_fields import ClientTree, FilterFields, LabelField
-from svc.model.ranking.rerank import Boost, Limit, Rules
+from svc.asking.requests import ItemsRequest, RecommendRequest
+from svc.model.ranking.filter_fields import FilterFields, LabelField
+from svc.model.ranking.item_sets import added_up
+from svc.model.ranking.rerank import Boost, Limit, Rotation, Rules
 from svc.recipe.filter_tree import undeclared_field
-
-if TYPE_CHECKING:
-    from svc.asking.policy import Policy
-    from svc.model.model import Model
-    from svc.model.ranking.item_sets import ItemSet
-    from svc.model.ranking.new_items import NewItems
 
 Pins = Sequence[tuple[str, int]]
 
 
-class Answerable(Protocol):
-    """The attributes of a served model that requests use. `Served` and the recommender of `import svc` have them."""
-
-    @property
-    def model(self) -> Model: ...
-    @property
-    def filters(self) -> FilterFields: ...
-    @property
-    def policy(self) -> Policy: ...
-    @property
-    def new_items(self) -> NewItems | None: ...
-    def allowed_items(self, own: ItemSet | None = None) -> ItemSet | None: ...
-
-
-def rules_of(
-    served: Answerable,
-    diversity: float | None,
-    limits: Sequence[LimitAsked] | None,
-    boosts: Sequence[BoostAsked] | None,
-    pins: Sequence[PinAsked] | None,
-) -> tuple[Rules | None, Pins]:
-    """Return the rules and the pins for a request, compiled for the items of the served model.
+def rules_of(request: ItemsRequest, offer: Offer) -> tuple[Rules | None, Pins]:
+    """Return the rules and the pins for a request, compiled for the items of the offer.
 
     Rules of the request that are None get the recipe's values, without the boosts and pins that do not apply now. The
     rules of the result are None if there are none. Raises ValidationFailed.
     """
-    policy = served.policy
-    if not policy.has_rules and (diversity, limits, boosts, pins) == (None, None, None, None):
+    policy, filters = offer.policy, offer.filters
+    asked = (request.diversity, request.limits, request.boosts, request.pins)
+    if not policy.has_rules and asked == (None, None, None, None):
         return None, ()
     now = time.time() if policy.timed else 0.0
-    if pins is None:
-        placed: Pins = active(policy.pins, now)
-    else:
-        placed = _distinct_pins(pins)
-    diversity = policy.diversity if diversity is None else diversity
-    limited = _limits_of(policy.limits, served.filters) if limits is None else _limits(limits, served)
-    if boosts is None:
-        boosted = [Boost(served.filters.items(tree), factor) for tree, factor in active(policy.boosts, now)]
+    placed: Pins = active(policy.pins, now) if request.pins is None else _distinct_pins(request.pins)
+    diversity = policy.diversity if request.diversity is None else request.diversity
+    limited = _limits_of(policy.limits, filters) if request.limits is None else _limits(request.limits, filters)
+    if request.boosts is None:
+        boosted = [Boost(filters.items(tree), factor) for tree, factor in active(policy.boosts, now)]
     else:
         boosted = [
-            Boost(items_at(served, ("boosts", index, "filter"), boost.filter), boost.factor)
-            for index, boost in enumerate(boosts)
+            Boost(items_at(filters, ("boosts", index, "filter"), boost.filter), boost.factor)
+            for index, boost in enumerate(request.boosts)
         ]
     if not (diversity or limited or boosted):
         return None, placed
     return Rules(diversity, limited, tuple(boosted)), placed
+
+
+def rotated(request: RecommendRequest, names: Names, rules: Rules | None) -> tuple[Rules | None, Sequence[str]]:
+    """Add the requested rotation and shuffling to the rules. Return them, and the unknown ids among the shown items.
+
+    The counts of a repeated item add up.
+    """
+    if not request.shown and request.seed is None:
+        return rules, ()
+    columns, times, unknown = names.weighted(request.shown or ())
+    rotation = Rotation(*added_up(columns, times), request.rotation, request.seed, request.shuffle, names.at)
+    if rotation.moves:
+        rules = (rules or Rules())._replace(rotation=rotation)
+    return rules, unknown
 
 
 def _distinct_pins(pins: Sequence[PinAsked]) -> Pins:
@@ -80,8 +69,8 @@ def _distinct_pins(pins: Sequence[PinAsked]) -> Pins:
     return [(pin.item_id, pin.position) for pin in pins]
 
 
-def _limits(limits: Sequence[LimitAsked], served: Answerable) -> tuple[Limit, ...]:
-    kinds, seen = served.filters.kinds, set[str]()
+def _limits(limits: Sequence[LimitAsked], filters: FilterFields) -> tuple[Limit, ...]:
+    kinds, seen = filters.kinds, set[str]()
     for index, limit in enumerate(limits):
         where: list[str | int] = ["limits", index, "field"]
         if limit.field not in kinds:
@@ -93,15 +82,9 @@ def _limits(limits: Sequence[LimitAsked], served: Answerable) -> tuple[Limit, ..
         if limit.field in seen:
             raise invalid(where, "two limits name this field; keep one", "repeated_limit")
         seen.add(limit.field)
-    return _limits_of([(limit.field, limit.max) for limit in limits], served.filters)
+    return _limits_of([(limit.field, limit.max) for limit in limits], filters)
 
 
 def _limits_of(limits: Sequence[tuple[str, int]], filters: FilterFields) -> tuple[Limit, ...]:
     limited_fields = ((filters.fields[name], most) for name, most in limits)
     return tuple(Limit(field, most) for field, most in limited_fields if isinstance(field, LabelField))
-
-
-def items_at(served: Answerable, path: tuple[str | int, ...], tree: object, part: Part = "body") -> ItemSet:
-    """Return the items that satisfy the filter at `path` in a request. Raises ValidationFailed."""
-    canonical = partial(filter_at, served.filters.kinds, path, part)
-    return served.filters.items_as_asked(ClientTree(tree), canonical)

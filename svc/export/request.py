@@ -15,8 +15,11 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from svc.asking.offer import Offer
+from svc.asking.policy import Policy
 from svc.errors import DataSourceError, UsageError
 from svc.model.ids import IdTable, digest
+from svc.model.model import Model
 from svc.model.ranking.item_sets import ItemSet
 from svc.model.ranking.new_items import NewItems
 from svc.names import Order
@@ -79,6 +82,10 @@ class ExportRequest:
     filter: Any = None
     allowed: ItemSet | None = None
     new: NewItems | None = None
+
+    def offer(self, model: Model) -> Offer:
+        """Return the offer of a model with the items that may be recommended. It has no rules of the recipe."""
+        return Offer(model=model, policy=Policy(users=True), available=self.allowed, new_items=self.new)
 
     @property
     def leaders(self) -> str:

@@ -17,6 +17,9 @@ import numpy as np
 from svc import events, logs
 from svc.artifact.keys import SigningKeys
 from svc.artifact.store import open_folder, read_verified
+from svc.asking.offer import Offer
+from svc.asking.plan import known_user, plan
+from svc.asking.requests import RelatedRequest, UsersRequest
 from svc.cores import usable_cores
 from svc.errors import UsageError
 from svc.export.formats import FORMATS, Scored, format_of
@@ -25,7 +28,7 @@ from svc.export.request import EVERYBODY, ExportRequest, Rows, part_name, row_ch
 from svc.model.load_model import load_model, rehearse
 from svc.model.model import Model
 from svc.model.ranking.new_items import ids_with
-from svc.model.ranking.query import Query, Restriction
+from svc.model.ranking.query import Query
 from svc.progress import EVERY_S, Progress, State
 from svc.settings import Settings
 from svc.sources.files import HashingFile
@@ -134,7 +137,8 @@ def _write(  # noqa: PLR0917 - the inputs of an export
 
 def score(model: Model, request: ExportRequest, rows: Rows) -> Scored:
     """Return for each row the ranking that the API would answer. `rows` are users or items, as `request` asks."""
-    rankings = model.rank([_query(model, request, row) for row in rows.tolist()])
+    offer = request.offer(model)
+    rankings = model.rank([_query(offer, request, row) for row in rows.tolist()])
     return Scored(
         rows,
         np.array([len(ranking.items) for ranking in rankings], dtype=np.int64),
@@ -143,14 +147,16 @@ def score(model: Model, request: ExportRequest, rows: Rows) -> Scored:
     )
 
 
-def _query(model: Model, request: ExportRequest, row: int) -> Query:
+def _query(offer: Offer, request: ExportRequest, row: int) -> Query:
+    """Return the query of the API for a user or an item, without the rules of the recipe."""
     if request.to_users:
-        item = model.item_ids.at(row)
-        return model.prepare_users(item_id=item, item_features=None, limit=request.limit, order=request.order).query
+        item = offer.model.item_ids.at(row)
+        return plan(UsersRequest(item_id=item, limit=request.limit, order=request.order), offer).query
     if request.related:
-        return Query(limit=request.limit, seeds=np.array([row], dtype=np.int32), allowed=request.allowed)
-    restriction = Restriction(allowed=request.allowed, new=request.new)
-    return model.known_user(row, limit=request.limit, restriction=restriction)
+        return plan(
+            RelatedRequest(seed_items=[offer.model.item_ids.at(row)], exclude_items=[], limit=request.limit), offer
+        ).query
+    return known_user(offer, row, limit=request.limit)
 
 
 def score_all(model: Model, request: ExportRequest, chunks: Iterator[Rows], threads: int) -> Iterator[Scored]:

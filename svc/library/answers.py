@@ -13,9 +13,10 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from svc.asking.offer import Offer
 from svc.asking.parsing import parse
-from svc.asking.policy import DEFAULT_POLICY, Policy
-from svc.asking.requests import PopularQuery, RecommendRequest, RelatedRequest, UsersRequest
+from svc.asking.plan import plan
+from svc.asking.requests import AnyRequest, PopularQuery, RecommendRequest, RelatedRequest, UsersRequest
 from svc.cores import usable_cores
 from svc.errors import UnknownUser, UsageError, ValidationFailed
 from svc.export.request import CHUNK
@@ -23,9 +24,7 @@ from svc.library.items import ItemTable
 from svc.library.tables import id_series, plain
 from svc.model.explain import POPULAR, Because, Disliked, PopularityReason, Reasons
 from svc.model.model import Model
-from svc.model.ranking.filter_fields import NO_FIELDS, FilterFields
-from svc.model.ranking.item_sets import ItemSet, intersect
-from svc.model.ranking.new_items import NewItems, id_at
+from svc.model.ranking.item_sets import ItemSet
 from svc.model.ranking.query import Prepared, Query, Ranking
 
 if TYPE_CHECKING:
@@ -39,43 +38,21 @@ _LISTS = (*_IDS, "history", "limits", "boosts", "pins")
 _FILTERING = ("filter", "limits", "boosts")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Answerer:
-    """The data for turning requests into queries: a model, its item table, the recipe's serving policy and new items.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FramedOffer(Offer):
+    """An offer whose answers are DataFrames with the columns of `items`, one row for each item and new item."""
 
-    The rows of `items` are the items of the model, followed by the new items.
-    """
-
-    model: Model
     items: ItemTable | None = None
-    policy: Policy = DEFAULT_POLICY
-    new_items: NewItems | None = None
-
-    @property
-    def filters(self) -> FilterFields:
-        return NO_FIELDS if self.items is None else self.items.filters
-
-    def item_id(self, column: int) -> str:
-        """Return the id of an item of the model, or of a new item, by its column."""
-        return id_at(self.model.item_ids, self.new_items, column)
-
-    def allowed_items(self, own: ItemSet | None = None) -> ItemSet | None:
-        """Return the items that satisfy the recipe's filter and are in `own`, or None if all items may be shown.
-
-        `own` are the items that satisfy the filter of the request, or None if it has no filter.
-        """
-        tree = self.policy.filter
-        return intersect(None if tree is None else self.filters.items(tree), own)
 
 
-def question(schema: type[AnyQuestion], answerer: Answerer, controls: Mapping[str, Any]) -> AnyQuestion:
+def question(schema: type[AnyQuestion], offer: FramedOffer, controls: Mapping[str, Any]) -> AnyQuestion:
     """Build a request from keyword arguments and validate it. Arguments that are None are left out.
 
     Raises UsageError for an invalid argument, and for a filter, limits or boosts if there is no item table.
     """
     given = {name: _to_json(name, value) for name, value in controls.items() if value is not None}
     asked = next((name for name in _FILTERING if given.get(name)), None)
-    if asked is not None and not answerer.filters.fields:
+    if asked is not None and not offer.filters.fields:
         raise UsageError(f"{asked}: needs a table of the items: give svc.load or svc.train a DataFrame as items=")
     try:
         return parse(schema, given)
@@ -83,14 +60,13 @@ def question(schema: type[AnyQuestion], answerer: Answerer, controls: Mapping[st
         raise in_python(error) from None
 
 
-def prepare(request: RecommendRequest | RelatedRequest | PopularQuery, answerer: Answerer) -> Prepared:
-    """Translate a valid request into a query.
+def planned(request: AnyRequest | UsersRequest | PopularQuery, offer: FramedOffer) -> Prepared:
+    """Return the query of a valid request.
 
-    Raises UsageError if the request does not fit the served model or its recipe. Raises the other errors of the
-    request's `prepare` too, such as UnknownUser.
+    Raises UsageError if the request does not fit the model or its recipe, and the other errors of `plan`.
     """
     try:
-        return request.prepare(answerer)
+        return plan(request, offer)
     except ValidationFailed as error:
         raise in_python(error) from None
 
@@ -149,35 +125,35 @@ def _entry(name: str, entry: object) -> object:
     return checked_id(name, entry)
 
 
-def many_frame(answerer: Answerer, request: RecommendRequest, users: Sequence[str], *, skip: bool) -> pd.DataFrame:
+def many_frame(offer: FramedOffer, request: RecommendRequest, users: Sequence[str], *, skip: bool) -> pd.DataFrame:
     """Return the items of each user, one user after another, with the columns `user_id` and `rank` in front.
 
     `request` is answered for each of `users`. `skip` leaves out unknown users whom the request cannot answer. Without
     it, such a user raises UnknownUser.
     """
-    answered = _answerable(answerer, request, users, skip=skip)
-    pages = list(_pages(answerer, request, answered))
+    answered = _answerable(offer, request, users, skip=skip)
+    pages = list(_pages(offer, request, answered))
     lengths = [len(page.items) for page in pages]
-    frame = frame_of(answerer, pages)
+    frame = frame_of(offer, pages)
     ranks = [np.arange(length, dtype=np.int32) for length in lengths]
     frame.insert(0, "user_id", id_series(answered).repeat(lengths).reset_index(drop=True))
     frame.insert(1, "rank", np.concatenate([np.empty(0, np.int32), *ranks]) + np.int32(request.offset + 1))
     return frame
 
 
-def _answerable(answerer: Answerer, request: RecommendRequest, users: Sequence[str], *, skip: bool) -> Sequence[str]:
+def _answerable(offer: FramedOffer, request: RecommendRequest, users: Sequence[str], *, skip: bool) -> Sequence[str]:
     """Return the users whom the request can answer.
 
     These are all users if the request also answers unknown users, for example by its `history` or `fallback`.
     Otherwise unknown users are left out with `skip`, and raise UnknownUser without it.
     """
-    is_stranger = answerer.model.user_ids.indices(users) < 0
+    is_stranger = offer.model.user_ids.indices(users) < 0
     if not is_stranger.any():
         return users
     # One unknown user shows whether the request can answer all of them.
     first = users[int(np.argmax(is_stranger))]
     try:
-        prepare(_asked_for(request, first), answerer)
+        planned(_asked_for(request, first), offer)
     except UnknownUser:
         if not skip:
             raise UnknownUser(
@@ -192,12 +168,12 @@ def _asked_for(request: RecommendRequest, user: str) -> RecommendRequest:
     return request.model_copy(update={"user_id": user})
 
 
-def _pages(answerer: Answerer, request: RecommendRequest, users: Sequence[str]) -> Iterator[Ranking]:
+def _pages(offer: FramedOffer, request: RecommendRequest, users: Sequence[str]) -> Iterator[Ranking]:
     """Yield the ranking of each user from place `request.offset` on, in order. All cores rank."""
 
     def rank_chunk(chunk: Sequence[str]) -> list[Ranking]:
-        prepared = [prepare(_asked_for(request, user), answerer) for user in chunk]
-        rankings = answerer.model.rank([query for query, *_ in prepared])
+        prepared = [planned(_asked_for(request, user), offer) for user in chunk]
+        rankings = offer.model.rank([query for query, *_ in prepared])
         return [ranking.from_place(request.offset) for ranking in rankings]
 
     chunks = [users[start : start + CHUNK] for start in range(0, len(users), CHUNK)]
@@ -237,7 +213,7 @@ def _rankings(model: Model, queries: Sequence[Query]) -> Iterator[Ranking]:
         yield from model.rank(queries[start : start + CHUNK])
 
 
-def frame_of(answerer: Answerer, pages: Sequence[Ranking]) -> pd.DataFrame:
+def frame_of(offer: FramedOffer, pages: Sequence[Ranking]) -> pd.DataFrame:
     """Return the items of the rankings `pages`, one ranking after another.
 
     The columns are:
@@ -247,11 +223,11 @@ def frame_of(answerer: Answerer, pages: Sequence[Ranking]) -> pd.DataFrame:
     - `because`, `in_spite_of` and `rest`, if explanations were requested
     - the columns of the items
     """
-    items = answerer.items
+    items = offer.items
     columns: NDArray[np.int32] = np.concatenate([np.empty(0, np.int32), *(page.items for page in pages)])
     frame = pd.DataFrame(
         {
-            "item_id": id_series([answerer.item_id(column) for column in columns.tolist()]),
+            "item_id": id_series([offer.names.at(column) for column in columns.tolist()]),
             "score": np.concatenate([np.empty(0), *map(_scores, pages)]),
         }
     )
@@ -259,8 +235,8 @@ def frame_of(answerer: Answerer, pages: Sequence[Ranking]) -> pd.DataFrame:
         frame["reason"] = pd.Series(list(chain.from_iterable(map(_reasons, pages))), dtype=object)
     if any(page.because for page in pages):
         because = list(chain.from_iterable(page.because or (None,) * len(page.items) for page in pages))
-        shown = [None if reasons is None else _because(answerer, reasons) for reasons in because]
-        against = [None if reasons is None else _reasons_of(answerer, reasons.in_spite_of) for reasons in because]
+        shown = [None if reasons is None else _because(offer, reasons) for reasons in because]
+        against = [None if reasons is None else _reasons_of(offer, reasons.in_spite_of) for reasons in because]
         frame["because"] = pd.Series(shown, dtype=object)
         frame["in_spite_of"] = pd.Series(against, dtype=object)
         frame["rest"] = [math.nan if reasons is None else reasons.rest for reasons in because]
@@ -269,12 +245,12 @@ def frame_of(answerer: Answerer, pages: Sequence[Ranking]) -> pd.DataFrame:
     return frame
 
 
-def reasons_frame(answerer: Answerer, ranking: Ranking) -> pd.DataFrame:
+def reasons_frame(offer: FramedOffer, ranking: Ranking) -> pd.DataFrame:
     """Return the reasons for the items of an explained ranking, one reason per row.
 
     The last row of an item has the reason `rest`.
     """
-    name_of = answerer.item_id
+    name_of = offer.names.at
     rows = []
     for rank, (item, score, because) in enumerate(
         zip(ranking.items.tolist(), ranking.scores.tolist(), ranking.because, strict=True), start=1
@@ -296,17 +272,17 @@ def _reasons(page: Ranking) -> list[list[str]]:
     return [[*(("popular",) if page.popular else ()), *reasons] for reasons in own]
 
 
-def _because(answerer: Answerer, because: Because) -> list[dict[str, Any]]:
+def _because(offer: FramedOffer, because: Because) -> list[dict[str, Any]]:
     if because is POPULAR:
         return [{"reason": "popular"}]
-    return _reasons_of(answerer, because.reasons)
+    return _reasons_of(offer, because.reasons)
 
 
-def _reasons_of(answerer: Answerer, reasons: Reasons) -> list[dict[str, Any]]:
-    items = answerer.items
+def _reasons_of(offer: FramedOffer, reasons: Reasons) -> list[dict[str, Any]]:
+    items = offer.items
     return [
         {
-            "item_id": answerer.item_id(reason),
+            "item_id": offer.names.at(reason),
             "share": share,
             **({"disliked": True} if isinstance(reason, Disliked) else {}),
             **({} if items is None else items.facts(reason)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,23 +16,23 @@ from svc.artifact.store import require_file
 from svc.asking.policy import DEFAULT_POLICY, Policy
 from svc.asking.requests import PopularQuery, RecommendRequest, RelatedRequest, UsersRequest
 from svc.env_file import environment, key_list, keys_hint
-from svc.errors import ConfigError, UsageError, ValidationFailed
+from svc.errors import ConfigError, UsageError
 from svc.export.run import OpenedArtifact, open_artifact
 from svc.library.answers import (
-    Answerer,
     AnyQuestion,
+    FramedOffer,
     checked_id,
     checked_ids,
     frame_of,
-    in_python,
     many_frame,
-    prepare,
+    planned,
     question,
     reasons_frame,
     score_frame,
 )
 from svc.library.items import ItemTable, item_table, new_items_of
 from svc.library.tables import facts_table, id_series
+from svc.model.ranking.filter_fields import NO_FIELDS
 from svc.model.ranking.new_items import NewItems, ids_with
 from svc.model.ranking.query import Query, Ranking
 from svc.names import Order
@@ -63,7 +64,15 @@ class Recommender:
         new: NewItems | None = None,
     ) -> None:
         self._opened = opened
-        self._answerer = Answerer(opened.model, items, policy, new or None)
+        filters = NO_FIELDS if items is None else items.filters
+        self._offer = FramedOffer(
+            model=opened.model,
+            items=items,
+            filters=filters,
+            policy=replace(policy, users=True),
+            new_items=new or None,
+            always=None if policy.filter is None else filters.items(policy.filter),
+        )
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore a pickled or copied recommender. Models leave derived data out of pickles, so it is computed."""
@@ -240,7 +249,7 @@ class Recommender:
             raise UsageError(f"unknown: {unknown!r} is neither 'raise' nor 'skip'")
         request = self._question(RecommendRequest, locals())
         ids = self.users() if users is None else checked_ids("users", users)
-        return many_frame(self._answerer, request, ids, skip=unknown == "skip")
+        return many_frame(self._offer, request, ids, skip=unknown == "skip")
 
     def related(
         self,
@@ -327,10 +336,7 @@ class Recommender:
         request = self._question(UsersRequest, locals())
         if not self.model.ranks_users:
             self.model.serve_users()
-        try:
-            prepared = request.prepare_for(self.model)
-        except ValidationFailed as error:
-            raise in_python(error) from None
+        prepared = planned(request, self._offer)
         page = self._rank(prepared.query).from_place(prepared.offset)
         ids = [self.model.user_ids.at(row) for row in page.items.tolist()]
         frame = pd.DataFrame({"user_id": id_series(ids), "score": page.scores})
@@ -353,8 +359,8 @@ class Recommender:
             svc.errors.UsageError: An argument is invalid.
         """
         request = self._question(PopularQuery, locals())
-        prepared = prepare(request, self._answerer)
-        return frame_of(self._answerer, [self._rank(prepared.query).from_place(prepared.offset)])
+        prepared = planned(request, self._offer)
+        return frame_of(self._offer, [self._rank(prepared.query).from_place(prepared.offset)])
 
     def similar_items(self, item_id: str, *, limit: int = 10) -> pd.DataFrame:
         """Return the items that go best with one item, as `related` does for a single seed."""
@@ -418,11 +424,11 @@ class Recommender:
         controls = {"user_features": user_features, "limit": limit, "explain": reasons}
         request: RecommendRequest | RelatedRequest
         if seeds:
-            request = question(RelatedRequest, self._answerer, {**controls, "seed_items": seeds})
+            request = question(RelatedRequest, self._offer, {**controls, "seed_items": seeds})
         else:
-            request = question(RecommendRequest, self._answerer, {**controls, "user_id": user_id})
-        prepared = prepare(request, self._answerer)
-        return reasons_frame(self._answerer, self._rank(prepared.query))
+            request = question(RecommendRequest, self._offer, {**controls, "user_id": user_id})
+        prepared = planned(request, self._offer)
+        return reasons_frame(self._offer, self._rank(prepared.query))
 
     def _rank(self, query: Query) -> Ranking:
         return self.model.rank([query])[0]
@@ -430,12 +436,12 @@ class Recommender:
     def _question(self, schema: type[AnyQuestion], arguments: Mapping[str, Any]) -> AnyQuestion:
         """Build the request from the `arguments` that are named like its fields. Other arguments are left out."""
         controls = {name: value for name, value in arguments.items() if name in schema.model_fields}
-        return question(schema, self._answerer, controls)
+        return question(schema, self._offer, controls)
 
     def _answer(self, request: RecommendRequest | RelatedRequest) -> pd.DataFrame:
-        prepared = prepare(request, self._answerer)
+        prepared = planned(request, self._offer)
         page = self._rank(prepared.query).from_place(prepared.offset)
-        frame = frame_of(self._answerer, [page])
+        frame = frame_of(self._offer, [page])
         frame.attrs.update(facts_beside(page, prepared))
         return frame
 

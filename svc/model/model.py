@@ -1,4 +1,4 @@
-"""The trained model: it translates requests into queries, and answers queries with rankings."""
+"""The trained model: it answers queries with rankings."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from svc.errors import (
     FeaturesNotSupported,
     FeatureValueUnusable,
-    UnknownSeedItems,
-    UnknownUser,
     UsersNotServed,
 )
 from svc.model.codec import Stored
@@ -23,39 +21,21 @@ from svc.model.feature_embedder import FeatureEmbedder
 from svc.model.features import FeatureState, SideEncoder
 from svc.model.final_ranking import add_reasons, apply_rules, candidate_query, with_reason_new
 from svc.model.history import History
-from svc.model.ids import IdTable
-from svc.model.query_builder import QueryBuilder, with_candidates
+from svc.model.ids import IdFinder, IdTable
 from svc.model.ranker.page_ranker import REORDERED, PageRanker
 from svc.model.ranking.new_items import Descriptions, NewItems
 from svc.model.ranking.query import (
     NO_ITEMS,
-    NOTHING_GIVEN,
-    UNRESTRICTED,
-    Audience,
-    Given,
-    Interaction,
-    Prepared,
-    Profile,
     Query,
     Ranking,
-    Restriction,
-    Seeds,
-    Trained,
-    joined_profile,
 )
 from svc.model.ranking.rerank import CompareItems, Steps, result_of
 from svc.model.recommenders.base import Scorer, Side, rank_in_groups
 from svc.model.recommenders.popularity import by_count, first_of
 from svc.model.recommenders.users import UserScorer
-from svc.model.user_ranker import UserRanker, owners
-from svc.names import Order
+from svc.model.user_ranker import UserRanker
 
 Features = Mapping[str, object]
-MIN_HISTORY_OF_LIFT = 5
-"""The least number of items in the history of a user ranked by lift, unless a request gives another number.
-
-Lift misleads for shorter histories.
-"""
 PLACED_AT_ONCE = 256
 """The number of new items that are encoded before their vectors are computed together. Bounds memory."""
 
@@ -118,6 +98,11 @@ class Model(Stored):
         return len(self.item_ids)
 
     @property
+    def finder(self) -> IdFinder:
+        """Return the finder of item columns by id. Call `ready` before."""
+        return self._finder
+
+    @property
     def reads_characters(self) -> bool:
         """Return whether encoding the features of a request may take milliseconds."""
         return any(encoder.reads_characters for encoder in self._encoders())
@@ -129,7 +114,7 @@ class Model(Stored):
 
     def ready(self) -> None:
         """Compute the derived data of all parts. Takes up to about a second for a large model."""
-        self._queries = QueryBuilder(self.item_ids, self.history)
+        self._finder = IdFinder(self.item_ids)
         self.scorer.ready()
         if self.ranker is not None:
             self.ranker.ready()
@@ -157,181 +142,6 @@ class Model(Stored):
         moments = None if self.user_moments is None else (self.user_moments[0], self.user_moments[1])
         self._users = UserRanker(self.scorer, self.history, self.hidden, self._embedder, moments)
 
-    def prepare_recommend(
-        self,
-        *,
-        user_id: str | None,
-        user_features: Features | None,
-        limit: int,
-        exclude_items: Sequence[str] = (),
-        include_seen: bool | None = None,
-        restriction: Restriction = UNRESTRICTED,
-        history: Sequence[Interaction] = (),
-        replace: bool = False,
-        fallback: bool = False,
-        dislikes: Sequence[Interaction] = (),
-    ) -> Prepared:
-        """Return the query for a user. The profile of a known `user_id` is the training history.
-
-        - `user_features`: the features of the user, for a cold start. They are not used if the training history is
-          used.
-        - `history`: items that are added to the history of a known user, or replace it with `replace`. If none of them
-          is known, the training history stays. For an unknown user they are the whole history. Unknown items are
-          ignored. If an unknown user's history has new items and no known ones, their features describe the user.
-        - `include_seen`: whether items of these histories may be recommended. None: as the model was trained. True also
-          allows the user's hidden items with a value below 1.
-        - `dislikes`: items that are never recommended. If the scorer reads dislikes, they change the scores of other
-          items, too. Dislikes alone are not enough for a profile.
-        - `fallback`: whether a user without a profile gets the most chosen items.
-
-        Raises UnknownUser if there is no profile and no `fallback`. Raises FeaturesNotSupported and
-        FeatureValueUnusable for `user_features`.
-        """
-        user = -1 if user_id is None else self.user_ids.index(user_id)
-        hidden, hidden_new = self._hidden_from(user, user_id, brings_back=include_seen is True)
-        include_seen = self.repeats if include_seen is None else include_seen
-        given, against = self._queries.given(history), self._queries.resolve_dislikes(dislikes, restriction.new)
-        if dislikes:
-            exclude_items = [*exclude_items, *(dislike.item_id for dislike in dislikes)]
-        restriction, unknown = self._queries.vary(restriction)
-        described = {} if user >= 0 or len(given.columns) else _features_of_new(history, restriction.new)
-        own_unknown = [item for item in given.unknown if item not in described]
-        given = given._replace(unknown=(*own_unknown, *against.unknown, *unknown))
-        query, ignored = self._queries.build(limit, exclude_items, restriction, given, include_seen=include_seen)
-        query = query._replace(reordered=self.ranker is not None, seed_features=tuple(described.values()))
-        if restriction.new is not None:
-            seen = () if include_seen else [interaction.item_id for interaction in history]
-            query = with_candidates(query, restriction, [*exclude_items, *seen, *hidden_new])
-        query = _without(query, hidden)
-        # If a history that replaces has no known item, the user keeps the training history.
-        if user >= 0 and (not replace or not len(given.columns)):
-            query, profile = self._of_user(query, user, given, against)
-            unused = tuple(user_features or ()) if self._encoder("user") is None else ()
-            return self._queries.prepared(query, ignored, restriction, profile, unused)
-        if self.cold is not None:
-            query = query.at_recency(self.cold_recency)
-        has_history = bool(len(given.columns) or described)
-        if not len(given.columns):
-            query = query._replace(reordered=False)  # the ranker was fitted and judged on histories
-        if user_features is not None or has_history:
-            query = _with_dislikes(query, self.scorer_of(query), against)
-        if user_features is not None:
-            vector, others = self._encode("user", user_features)
-            profile = "features+history" if has_history else "features"
-            query = query._replace(user_features=vector.dense())
-            return self._queries.prepared(query, ignored, restriction, profile, others)
-        if has_history:
-            return self._queries.prepared(query, ignored, restriction, "history")
-        if fallback:
-            query = query.of_profile(Seeds(NO_ITEMS, None))
-            query = query._replace(popular=True, rules=restriction.rules, new=None, reordered=False)
-            return self._queries.prepared(query, ignored, restriction, "popular")
-        if history:
-            words = "nothing is known of this user: no item of the history is in the training data"
-            raise UnknownUser(f"{words}; fallback: popular answers anyway")
-        if dislikes and user_id is None:
-            raise UnknownUser(
-                "nothing is known of this user: dislikes are not a profile; give user_id, history or fallback"
-            )
-        if self._encoder("user") is None:
-            raise UnknownUser(UnknownUser.without_features)
-        raise UnknownUser
-
-    def prepare_popular(self, *, limit: int, restriction: Restriction) -> Prepared:
-        """Return the query for the most chosen items of the training data.
-
-        It uses no pins, no variation and no new items of the `restriction`.
-        """
-        query, ignored = self._queries.build(limit, (), restriction)
-        return Prepared(query._replace(popular=True), (), ignored, "popular", restriction.offset)
-
-    def prepare_related(
-        self,
-        *,
-        seed_items: Sequence[str],
-        item_features: Features | None,
-        user_features: Features | None,
-        limit: int,
-        exclude_items: Sequence[str] = (),
-        restriction: Restriction = UNRESTRICTED,
-        new: NewItems | None = None,
-    ) -> Prepared:
-        """Return the query for items related to the seeds. It treats the seeds as the history of an unknown user.
-
-        `item_features` are the features of one unknown item, or a mapping from item ids to features. A known item in
-        the mapping is a seed, and its features are ignored. A seed among the `new` items has the features in their
-        list, unless the mapping has others. Other unknown seeds are left out. `user_features` are a prior beside the
-        seeds.
-
-        Raises UnknownSeedItems if no seed is left. Raises FeaturesNotSupported and FeatureValueUnusable.
-        """
-        described = _by_item(item_features)
-        seeds = self._queries.columns([*seed_items, *(item for item in described if item is not None)])
-        ignored: dict[str, None] = {}
-        unseen = []
-        for item, features in described.items():
-            if item is None or self.item_ids.index(item) < 0:
-                vector, others = self._encode("item", features)
-                unseen.append(vector)
-                ignored |= dict.fromkeys(others)
-        if new is not None:
-            unseen += new.describe([item for item in dict.fromkeys(seed_items) if item not in described]).values()
-        prior = None
-        if user_features is not None:
-            encoded, others = self._encode("user", user_features)
-            prior = encoded.dense()
-            ignored |= dict.fromkeys(others)
-        if not len(seeds) and not unseen:
-            if self._encoder("item") is not None:
-                raise UnknownSeedItems
-            raise UnknownSeedItems(UnknownSeedItems.without_features)
-        query, ignored_items = self._queries.build(limit, exclude_items, restriction)
-        query = query._replace(seeds=seeds, seed_features=tuple(unseen), user_features=prior)
-        return self._queries.prepared(query, ignored_items, restriction, None, tuple(ignored))
-
-    def prepare_users(
-        self,
-        *,
-        item_id: str | None,
-        item_features: Features | None,
-        limit: int,
-        offset: int = 0,
-        order: Order = "score",
-        min_history: int | None = None,
-        include_users: Sequence[str] | None = None,
-        exclude_users: Sequence[str] = (),
-        include_seen: bool | None = None,
-    ) -> Prepared:
-        """Return the query that ranks users for an item, which a known `item_id` or `item_features` describe.
-
-        Only users with at least `min_history` items are ranked. None: MIN_HISTORY_OF_LIFT for the order `lift`, else 1.
-
-        Raises UsersNotServed, UnknownSeedItems, FeaturesNotSupported and FeatureValueUnusable.
-        """
-        users = self.require_users()
-        column = -1 if item_id is None else self.item_ids.index(item_id)
-        vector, ignored, exclude = None, tuple[str, ...](), self._rows(exclude_users)
-        if column < 0:
-            if item_features is None:
-                raise UnknownSeedItems(UnknownSeedItems.unknown_item)
-            encoded, ignored = self._encode("item", item_features)
-            vector = users.vector_of(encoded)
-            if item_id is not None and self.hidden_new is not None and self.hidden_new_ids is not None:
-                hiding = owners(self.hidden_new, self.hidden_new_ids.index(item_id), float(include_seen is True))
-                exclude = np.concatenate([exclude, hiding])
-        audience = Audience(
-            column,
-            vector,
-            order,
-            min_history=(MIN_HISTORY_OF_LIFT if order == "lift" else 1) if min_history is None else min_history,
-            include=None if include_users is None else self._rows(include_users),
-            exclude=exclude,
-            brings_back=include_seen is True,
-        )
-        query = Query(limit + offset, offset=offset, audience=audience)
-        query = query._replace(include_seen=self.repeats if include_seen is None else include_seen)
-        return Prepared(query, ignored, offset=offset)
-
     @property
     def ranks_users(self) -> bool:
         """Return whether `serve_users` was called."""
@@ -352,10 +162,6 @@ class Model(Stored):
         if not self._users.can_rank:
             raise UsersNotServed(UsersNotServed.template.format(kind=self.kind))
         return self._users
-
-    def _rows(self, users: Sequence[str]) -> NDArray[np.int32]:
-        rows = self.user_ids.indices(users)
-        return rows[rows >= 0]
 
     def rank(self, queries: Sequence[Query]) -> list[Ranking]:
         """Return one ranking per query, in order. A ranking is empty if no item may be recommended, or no user named.
@@ -425,7 +231,7 @@ class Model(Stored):
         Raises FeaturesNotSupported if the model has no item features. Raises FeatureValueUnusable, which names the item
         and its row in the list, from 1.
         """
-        encoder = self._encoder("item")
+        encoder = self.encoder("item")
         if encoder is None or self._embedder is None:
             raise FeaturesNotSupported(FeaturesNotSupported.template.format(side="item"))
         unknown = self.unknown(ids).tolist()
@@ -444,7 +250,7 @@ class Model(Stored):
 
     def unknown(self, ids: Sequence[str]) -> NDArray[np.int64]:
         """Return the positions in `ids` of ids that are not items of the model."""
-        return self._queries.unknown(ids)
+        return np.flatnonzero(self._finder.indices(ids) < 0)
 
     def scorer_of(self, query: Query) -> Scorer:
         """Return the scorer that answers `query`: `scorer` for training users, else `cold` if the model has it."""
@@ -494,22 +300,7 @@ class Model(Stored):
         items = first_of(order, query, query.exclude)
         return Ranking(items, counts[items].astype(np.float64), popular=True)
 
-    def _of_user(self, query: Query, user: int, given: Given, against: Given) -> tuple[Query, Profile]:
-        """Return the query for a training user, and the kind of its profile.
-
-        `given` are further items of the history, and `against` the dislikes.
-        """
-        profile: Profile = "user+history" if len(given.columns) else "user"
-        query = _with_dislikes(query, self.scorer, against)
-        if profile == "user" and not len(query.dislikes) and not (query.explain and self.scorer.explains_by_profile):
-            summed = len(self.history.items(user)) if self.scorer.sums_history else 0
-            return query._replace(user=user, summed=summed), profile
-        query = query.of_profile(joined_profile(self.history, user, given))._replace(of_trained_user=True)
-        if self.scorer.feature_dim("user") is not None:
-            query = query._replace(trained=Trained(user, joined_profile(self.history, user, NOTHING_GIVEN)))
-        return query, profile
-
-    def _hidden_from(
+    def hidden_from(
         self, user: int, user_id: str | None = None, *, brings_back: bool = False
     ) -> tuple[NDArray[np.int32], list[str]]:
         """Return the columns and the ids of new items that are hidden from a user.
@@ -527,32 +318,24 @@ class Model(Stored):
             columns, new = both[both < self.n_items], both[both >= self.n_items] - self.n_items
         return columns, [] if self.hidden_new_ids is None else [self.hidden_new_ids.at(row) for row in new.tolist()]
 
-    def known_user(self, user: int, *, limit: int, restriction: Restriction = UNRESTRICTED) -> Query:
-        """Return the query for the training user in row `user`, as from a request that has only a user id."""
-        query, _ = self._queries.build(limit, (), restriction, include_seen=self.repeats)
-        hidden, hidden_new = self._hidden_from(user)
-        if restriction.new is not None:
-            query = with_candidates(query, restriction, hidden_new)
-        return _without(query._replace(user=user, reordered=self.ranker is not None), hidden)
-
     def _encoders(self) -> list[SideEncoder]:
-        return [encoder for encoder in (self._encoder("user"), self._encoder("item")) if encoder is not None]
+        return [encoder for encoder in (self.encoder("user"), self.encoder("item")) if encoder is not None]
 
-    def _encoder(self, side: Side) -> SideEncoder | None:
+    def encoder(self, side: Side) -> SideEncoder | None:
+        """Return the encoder of the features of users or items, or None without such features."""
         if self.features is None:
             return None
         return self.features.user if side == "user" else self.features.item
 
-    def _encode(self, side: Side, features: Features) -> tuple[Encoded, tuple[str, ...]]:
-        encoder = self._encoder(side)
+    def encode(self, side: Side, features: Features) -> tuple[Encoded, tuple[str, ...]]:
+        """Return the encoded features, and the names of the unused ones.
+
+        Raises FeaturesNotSupported for a model without such features, and FeatureValueUnusable.
+        """
+        encoder = self.encoder(side)
         if encoder is None:
             raise FeaturesNotSupported(FeaturesNotSupported.template.format(side=side))
         return encoder.encode_sparse(features)
-
-
-def _features_of_new(history: Sequence[Interaction], new: NewItems | None) -> dict[str, Encoded]:
-    """Return the features of the new items of a history, by id."""
-    return {} if new is None else new.describe([item.item_id for item in history])
 
 
 def _encode_row(encoder: SideEncoder, ids: Sequence[str], features: Sequence[Features], row: int) -> Encoded:
@@ -563,31 +346,9 @@ def _encode_row(encoder: SideEncoder, ids: Sequence[str], features: Sequence[Fea
         raise FeatureValueUnusable(f"data row {row + 1}, item {ids[row]!r}: {error.message}") from None
 
 
-def _without(query: Query, items: NDArray[np.int32]) -> Query:
-    """Return the query without the columns `items`."""
-    return query._replace(exclude=np.union1d(query.exclude, items).astype(np.int32)) if len(items) else query
-
-
 def _hidden_items(hidden: History | None, user: int, *, brings_back: bool) -> NDArray[np.int32]:
     """Return the columns in a row of `hidden`. With `brings_back` return only permanently hidden columns."""
     if hidden is None:
         return NO_ITEMS
     items, values = hidden.items(user), hidden.values(user)
     return items[values >= 1] if brings_back and values is not None else items
-
-
-def _with_dislikes(query: Query, scorer: Scorer, against: Given) -> Query:
-    """Add the dislikes to the query if `scorer`, which answers the query, reads dislikes."""
-    if not len(against.columns) or not scorer.reads_dislikes:
-        return query
-    weights = np.ones(len(against.columns)) if against.weights is None else against.weights
-    return query._replace(dislikes=against.columns, dislike_weights=weights)
-
-
-def _by_item(item_features: Features | None) -> dict[str | None, Features]:
-    """Return the features by item id. The key is None for one item without an id."""
-    if item_features is None:
-        return {}
-    if item_features and all(isinstance(value, Mapping) for value in item_features.values()):
-        return {item: features for item, features in item_features.items() if isinstance(features, Mapping)}
-    return {None: item_features}

@@ -17,11 +17,12 @@ from svc.export.run import export, open_artifact
 from svc.model.columns.text_column import TextColumn
 from svc.model.features import FEATURE_VERSION, FeatureState, SideEncoder
 from svc.model.ids import IdTable
-from svc.model.ranking.query import Restriction
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
+from tests import planned
 from tests.asking.test_item_lists import WITH_NEW_ITEMS
 from tests.e2e.test_new_items import HEAD
+from tests.planned import Restriction
 from tests.serving.artifacts import SIGNING_KEYS, header, recipe, write_artifact
 from tests.serving.client import model
 
@@ -80,7 +81,7 @@ def test_an_export_has_the_new_items_that_a_server_would_recommend(tmp_path: Pat
     rows = [line.split(",") for line in output.read_text(encoding="utf-8").splitlines()[1:]]
     assert {row[2] for row in rows} >= {"x", "y"}
     restriction = Restriction(new=new)
-    asked = opened.model.prepare_recommend(user_id="u4", user_features=None, limit=60, restriction=restriction)
+    asked = planned.recommend(opened.model, user_id="u4", user_features=None, limit=60, restriction=restriction)
     (ranking,) = opened.model.rank([asked.query])
     assert [float(row[3]) for row in rows if row[0] == "u4"] == ranking.scores.tolist()
     assert (ranking.items[4] >= opened.model.n_items) == (min_share == 0.2)

@@ -22,6 +22,7 @@ from svc.model.model import Model
 from svc.progress import EVERY_S, State
 from svc.serving.models.fragments import ItemFragments
 from svc.settings import Settings
+from tests import planned
 from tests.export.conftest import MODELS, N_USERS, Artifact, Export, manifest_of, rows_of
 from tests.forked import Forked
 from tests.serving.artifacts import SIGNING_KEYS, write_artifact
@@ -69,7 +70,7 @@ def test_to_users_writes_the_users_that_the_model_ranks(recommend: Export, tmp_p
     model.serve_users()
     expected = []
     for item in ("i7", "i,5"):
-        prepared = model.prepare_users(item_id=item, item_features=None, limit=4, order="balanced")
+        prepared = planned.users(model, item_id=item, item_features=None, limit=4, order="balanced")
         (ranking,) = model.rank([prepared.query])
         users = [model.user_ids.at(row) for row in ranking.items.tolist()]
         scores = ranking.scores.tolist()
@@ -149,11 +150,11 @@ def answers(model: Model, *, related: bool = False, limit: int = 100) -> list[by
     fragments, found = ItemFragments.build(model.item_ids, None), []
     for leader in (model.item_ids if related else model.user_ids).all():
         if related:
-            prepared = model.prepare_related(
-                seed_items=[leader], item_features=None, user_features=None, limit=limit, exclude_items=()
+            prepared = planned.related(
+                model, seed_items=[leader], item_features=None, user_features=None, limit=limit, exclude_items=()
             )
         else:
-            prepared = model.prepare_recommend(user_id=leader, user_features=None, limit=limit)
+            prepared = planned.recommend(model, user_id=leader, user_features=None, limit=limit)
         (ranking,) = model.rank([prepared.query])
         found.append(fragments.items(ranking, with_metadata=False)[1:-1])
     return found

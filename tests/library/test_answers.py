@@ -130,7 +130,20 @@ async def both(model: Model) -> AsyncIterator[tuple[Client, svc.Recommender]]:
         await nursery.start(lane.run)
         fragments = ItemFragments.build(model.item_ids, rows)
         state.registry.put(
-            Entry("r", "r.yaml", Served("r", model, fragments, HEADER, "sha256:" + "0" * 64, lane, 0.0, filters))
+            Entry(
+                "r",
+                "r.yaml",
+                Served(
+                    name="r",
+                    model=model,
+                    fragments=fragments,
+                    header=HEADER,
+                    model_version="sha256:" + "0" * 64,
+                    lane=lane,
+                    loaded_at=0.0,
+                    filters=filters,
+                ),
+            )
         )
         opened = OpenedArtifact(model, HEADER, "sha256:" + "0" * 64, "")
         yield Client(Application(state)), svc.Recommender(opened, item_table(frame, model.item_ids, "item_id"))

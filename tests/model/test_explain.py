@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 from svc.model import explain
 from svc.model.explain import Because, Disliked
 from svc.model.model import Model
-from svc.model.ranking.query import Interaction, Prepared, Query, Ranking, Restriction
+from svc.model.ranking.query import Interaction, Prepared, Query, Ranking
+from tests import planned
 from tests.families import EVERY_FAMILY, N_ITEMS, family
+from tests.planned import Restriction
 
 ALL = Restriction(explain=10**6)
 SUMS = ["IALS", "SVD", "neighbours", "dense_weights"]
@@ -21,7 +23,7 @@ SUMS = ["IALS", "SVD", "neighbours", "dense_weights"]
 
 def explanation_of(model: Model, **asked: Any) -> tuple[Prepared, Ranking]:
     asked = {"user_id": None, "user_features": None, "limit": 8, "restriction": ALL, **asked}
-    prepared = model.prepare_recommend(**asked)
+    prepared = planned.recommend(model, **asked)
     return prepared, model.rank([prepared.query])[0]
 
 
@@ -182,13 +184,20 @@ def test_features_are_named_with_their_values() -> None:
     _, ranking = explanation_of(model, user_features={"tag": "a", "age": 48})
     named = {reason for because in ranking.because for reason, _ in because.reasons}
     assert named == {"tag=a", "age=48"}
-    prepared = model.prepare_related(
-        seed_items=["i3"], item_features={"new": {"tag": "b", "age": 24}}, user_features=None, limit=5, restriction=ALL
+    prepared = planned.related(
+        model,
+        seed_items=["i3"],
+        item_features={"new": {"tag": "b", "age": 24}},
+        user_features=None,
+        limit=5,
+        restriction=ALL,
     )
     (related,) = model.rank([prepared.query])
     assert {reason for because in related.because for reason, _ in because.reasons} == {3, "tag=b", "age=24"}
     two = {"new": {"tag": "b", "age": 24}, "newer": {"tag": "a", "age": 48}}
-    prepared = model.prepare_related(seed_items=["i3"], item_features=two, user_features=None, limit=5, restriction=ALL)
+    prepared = planned.related(
+        model, seed_items=["i3"], item_features=two, user_features=None, limit=5, restriction=ALL
+    )
     (related,) = model.rank([prepared.query])
     named = {reason for because in related.because for reason, _ in because.reasons + because.in_spite_of}
     assert named == {3, "tag=a", "tag=b", "age"}
@@ -228,7 +237,7 @@ def test_long_feature_vectors_are_explained_by_their_nonzero_entries(monkeypatch
         rankings = [explanation_of(model, user_features={"tag": "a", "age": 48})[1]]
         for described in related:
             asked = {"seed_items": ["i3"], "item_features": described, "user_features": {"age": 20}}
-            prepared = model.prepare_related(**asked, limit=5, restriction=ALL)  # type: ignore[arg-type]
+            prepared = planned.related(model, **asked, limit=5, restriction=ALL)  # type: ignore[arg-type]
             rankings += model.rank([prepared.query])
         return [list(because.reasons) for ranking in rankings for because in ranking.because]
 

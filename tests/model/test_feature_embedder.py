@@ -20,13 +20,15 @@ from svc.model.model import Model
 from svc.model.ranking.filter_fields import LabelField
 from svc.model.ranking.item_sets import ItemSet
 from svc.model.ranking.new_items import NewItems
-from svc.model.ranking.query import Interaction, Prepared, Query, Restriction
+from svc.model.ranking.query import Interaction, Prepared, Query
 from svc.model.ranking.rerank import Boost, Limit, Rules, Share, result_of
 from svc.model.recommenders.base import Scorer
 from svc.model.recommenders.blend import BlendScorer
 from svc.model.recommenders.factors import ColdStartScorer, IALSScorer
+from tests import planned
 from tests.families import EVERY_FAMILY, N_ITEMS, N_USERS, family
 from tests.model.ranking.brute_force import NEAR, Naive, variations
+from tests.planned import Restriction, without_chosen
 
 N_NEW = 30
 N_ALL = N_ITEMS + N_NEW
@@ -239,7 +241,7 @@ bodies = st.fixed_dictionaries(
             st.builds(Interaction, st.sampled_from(IDS), st.sampled_from([0.0, 1.0, 3.0])), max_size=3
         ),
     }
-)
+).map(without_chosen)
 sets = some_items.map(ItemSet.of_flags)
 rules = st.none() | st.builds(
     Rules,
@@ -282,7 +284,7 @@ def shown(model: Model, query: Query, body: dict[str, Any], restriction: Restric
 
 def check(model: Model, questions: list[tuple[dict[str, Any], Restriction]]) -> list[Prepared]:
     """Check a request alone and in a batch, including the scores of the places."""
-    prepared: list[Prepared] = [model.prepare_recommend(**body, restriction=one) for body, one in questions]
+    prepared: list[Prepared] = [planned.recommend(model, **body, restriction=one) for body, one in questions]
     for one, ranking, asked in zip(prepared, model.rank([one.query for one in prepared]), questions, strict=True):
         (alone,) = model.rank([one.query])
         found = ranking.items.tolist()
@@ -323,7 +325,7 @@ def test_new_items_reach_their_minimum_share() -> None:
 
     def page(limit: int, offset: int, *shares: float) -> tuple[list[int], list[float]]:
         restriction = Restriction(new=new_items(*shares), offset=offset)
-        asked = model.prepare_recommend(user_id="u1", user_features=None, limit=limit, restriction=restriction)
+        asked = planned.recommend(model, user_id="u1", user_features=None, limit=limit, restriction=restriction)
         (ranking,) = model.rank([asked.query])
         return ranking.items[offset:].tolist(), ranking.scores[offset:].tolist()
 
@@ -346,8 +348,8 @@ def test_a_new_item_is_explained_by_its_own_score() -> None:
     for name in ("IALS", "neighbours", "aware blend"):
         model = model_of(name)
         restriction = Restriction(new=new_items(None), explain=10)
-        query = model.prepare_recommend(
-            user_id="u5", user_features=None, limit=N_ALL, include_seen=True, restriction=restriction
+        query = planned.recommend(
+            model, user_id="u5", user_features=None, limit=N_ALL, include_seen=True, restriction=restriction
         ).query
         (ranking,) = model.rank([query])
         assert len(ranking.because) == len(ranking.items) == N_ALL
@@ -399,7 +401,8 @@ def test_recency_does_not_decay_dislikes_in_a_blend(user: str | None) -> None:
     """Recency decays the history but not the dislikes, which are current."""
     model = model_of_recencies("aware blend")
     scorer: Any = model.scorer
-    query = model.prepare_recommend(
+    query = planned.recommend(
+        model,
         user_id=user,
         user_features=None,
         limit=N_ITEMS,
@@ -428,10 +431,11 @@ def test_recency_does_not_decay_dislikes_in_a_blend(user: str | None) -> None:
 def test_popular_and_related_items_contain_no_new_items() -> None:
     model = model_of("neighbours")
     restriction = Restriction(allowed=ItemSet.of_flags(np.ones(N_ALL, dtype=np.bool_)), new=new_items(None))
-    popular = model.prepare_recommend(
-        user_id="nobody", user_features=None, limit=N_ALL, restriction=restriction, fallback=True
+    popular = planned.recommend(
+        model, user_id="nobody", user_features=None, limit=N_ALL, restriction=restriction, fallback=True
     )
-    related = model.prepare_related(
+    related = planned.related(
+        model,
         seed_items=["i1"],
         item_features=None,
         user_features=None,

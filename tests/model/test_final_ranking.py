@@ -9,10 +9,12 @@ from svc.model.explain import PopularityReason
 from svc.model.final_ranking import candidate_query
 from svc.model.ranker.page_ranker import GROUPS, REORDERED
 from svc.model.ranking.item_sets import ItemSet
-from svc.model.ranking.query import Query, Restriction
+from svc.model.ranking.query import Query
 from svc.model.ranking.rerank import POOL, Boost, Rules
+from tests import planned
 from tests.model.ranker.test_controls import N_ITEMS as N_REORDERED
 from tests.model.ranker.test_controls import models
+from tests.planned import Restriction
 
 
 def test_no_more_items_are_ranked_than_the_rules_need() -> None:
@@ -37,7 +39,7 @@ def test_a_ranker_explains_by_feature_groups_and_the_winners_reasons(name: str) 
     ranker = model.ranker
     assert ranker is not None
     restriction = Restriction(explain=N_REORDERED)
-    one = model.prepare_recommend(user_id="u5", user_features=None, limit=N_REORDERED, restriction=restriction)
+    one = planned.recommend(model, user_id="u5", user_features=None, limit=N_REORDERED, restriction=restriction)
     (page,) = model.rank([one.query])
     (winner,) = model.scorer.rank([one.query._replace(limit=N_REORDERED)], model.history)
     own = model.scorer.contributions(one.query, model.history, page.items)

@@ -16,6 +16,7 @@ from svc.model.model import Model
 from svc.model.ranking.query import Interaction
 from svc.training.fitting.algorithms.truncated_svd import WeightedSVDRecommender
 from svc.training.fitting.export import assemble, to_scorer
+from tests import planned
 
 N_USERS, N_ITEMS = 80, 60
 FORMS = list(product(["IALSPP", "ORIGINAL"], ["none", "log"], [0.0, 0.5, 1.0]))
@@ -43,7 +44,7 @@ def ials(**more: Any) -> IALSRecommender:
 def scores(model: Model, **asked: Any) -> np.ndarray:
     """Return the score of every item, by column."""
     asked = {"user_id": None, "user_features": None, **asked}
-    prepared = model.prepare_recommend(limit=N_ITEMS, include_seen=True, **asked)
+    prepared = planned.recommend(model, limit=N_ITEMS, include_seen=True, **asked)
     (ranking,) = model.rank([prepared.query])
     found = np.empty(N_ITEMS)
     found[ranking.items] = ranking.scores

@@ -30,6 +30,7 @@ from svc.model.load_model import (
 from svc.model.model import Model
 from svc.model.recommenders.factors import SVDScorer
 from svc.model.recommenders.popularity import PopularityScorer
+from tests import planned
 from tests.families import family
 from tests.model.test_model import FAMILIES, factors, made
 from tests.serving.artifacts import header
@@ -43,7 +44,7 @@ def test_an_opened_model_answers() -> None:
     """The model is ready and rehearsed, and its arrays are views of the given bytes."""
     model = family("neighbours")
     opened = load_model(header(), payload(model), name="a", allow_skew=False)
-    query = model.prepare_recommend(user_id="u3", user_features=None, limit=5).query
+    query = planned.recommend(model, user_id="u3", user_features=None, limit=5).query
     assert opened.rank([query])[0].items.tolist() == model.rank([query])[0].items.tolist()
 
 

@@ -29,6 +29,7 @@ from svc.model.recommenders.factor_index import FactorIndex
 from svc.model.recommenders.factors import BPRScorer, IALSScorer, SVDScorer
 from svc.model.recommenders.neighbours import NeighbourScorer
 from svc.model.recommenders.popularity import PopularityScorer
+from tests import planned
 
 N_USERS, N_ITEMS, COMPONENTS = 40, 3000, 8
 FAMILIES = ["ials", "svd", "bpr", "neighbours", "dense", "popularity"]
@@ -122,13 +123,14 @@ def queries(model: Model, n: int) -> list[Query]:
         if number % 3 == 0:
             seeds = [f"i{i}" for i in generator.integers(0, N_ITEMS, generator.integers(1, 12))]
             features = {"tag": "a", "age": float(generator.integers(10, 90))} if model.features else None
-            prepared = model.prepare_related(
-                seed_items=seeds, item_features=None, user_features=features, limit=limit, exclude_items=exclude
+            prepared = planned.related(
+                model, seed_items=seeds, item_features=None, user_features=features, limit=limit, exclude_items=exclude
             )
         elif number % 5 == 0 and model.features:
-            prepared = model.prepare_recommend(user_id=None, user_features={"tag": "b", "age": 33}, limit=limit)
+            prepared = planned.recommend(model, user_id=None, user_features={"tag": "b", "age": 33}, limit=limit)
         else:
-            prepared = model.prepare_recommend(
+            prepared = planned.recommend(
+                model,
                 user_id=f"u{generator.integers(N_USERS)}",
                 user_features=None,
                 limit=limit,
@@ -172,21 +174,21 @@ def test_an_unknown_user_needs_features() -> None:
     """The error is UnknownUser, or FeaturesNotSupported on a model without features. A known user needs no features."""
     plain, featured = made("ials"), made("ials", features=True)
     with pytest.raises(UnknownUser):
-        featured.prepare_recommend(user_id="nobody", user_features=None, limit=3)
+        planned.recommend(featured, user_id="nobody", user_features=None, limit=3)
     with pytest.raises(FeaturesNotSupported):
-        plain.prepare_recommend(user_id="nobody", user_features={}, limit=3)
-    known = plain.prepare_recommend(user_id=plain.user_ids.all()[0], user_features={"tag": "a"}, limit=3)
+        planned.recommend(plain, user_id="nobody", user_features={}, limit=3)
+    known = planned.recommend(plain, user_id=plain.user_ids.all()[0], user_features={"tag": "a"}, limit=3)
     assert known.ignored_features == ("tag",)
-    prepared = featured.prepare_recommend(user_id="nobody", user_features={"tag": "a", "x": 1}, limit=3)
+    prepared = planned.recommend(featured, user_id="nobody", user_features={"tag": "a", "x": 1}, limit=3)
     assert prepared.ignored_features == ("x",)
     assert prepared.query.user_features.tolist() == [1, 0, 0, 1]
     with pytest.raises(FeatureValueUnusable, match="age"):
-        featured.prepare_recommend(user_id=None, user_features={"age": "old"}, limit=3)
+        planned.recommend(featured, user_id=None, user_features={"age": "old"}, limit=3)
 
 
 def test_a_known_user_is_answered_from_its_history() -> None:
     """Features beside a known id are not used, even if they are invalid or the model has none."""
-    query = made("popularity").prepare_recommend(user_id="u3", user_features={"age": []}, limit=3).query
+    query = planned.recommend(made("popularity"), user_id="u3", user_features={"age": []}, limit=3).query
     assert query.user == 3
     assert query.user_features is None
 
@@ -199,13 +201,13 @@ def test_queries_have_the_length_of_a_history_that_is_summed(family: str, is_sum
     """The cost of such a query depends on the length. Models with a vector for each user do not read the history."""
     model = made(family)
     for user in range(0, N_USERS, 7):
-        query = model.prepare_recommend(user_id=f"u{user}", user_features=None, limit=5).query
+        query = planned.recommend(model, user_id=f"u{user}", user_features=None, limit=5).query
         assert query.summed == (len(model.history.items(user)) if is_summed else 0)
 
 
 def related_query(model: Model, **given: Any) -> Query:
     arguments = {"seed_items": [], "item_features": None, "user_features": None, "limit": 3, **given}
-    return model.prepare_related(**arguments).query
+    return planned.related(model, **arguments).query
 
 
 def test_seeds_may_be_known_described_or_both() -> None:

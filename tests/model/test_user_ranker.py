@@ -15,6 +15,7 @@ from svc.model.model import Model
 from svc.model.ranking.query import Query, Ranking
 from svc.model.recommenders.blend import BlendScorer
 from svc.names import Order
+from tests import planned
 from tests.families import EVERY_FAMILY, N_ITEMS, N_USERS, family
 from tests.model.test_feature_embedder import model_of, model_of_recencies
 
@@ -74,7 +75,7 @@ def ordered_by(order: Order, scores: NDArray[np.float64], item: int) -> NDArray[
 
 
 def ranking_of(model: Model, **controls: object) -> Ranking:
-    prepared = model.prepare_users(**{"item_id": None, "item_features": None, "limit": N_USERS, **controls})  # type: ignore[arg-type]
+    prepared = planned.users(model, **{"item_id": None, "item_features": None, "limit": N_USERS, **controls})  # type: ignore[arg-type]
     (ranking,) = model.rank([prepared.query])
     return ranking.from_place(prepared.offset)
 
@@ -116,7 +117,7 @@ def test_scores_of_neighbour_models_have_the_bits_of_rankings(name: str) -> None
 def test_an_item_by_its_features_is_ranked_by_the_feature_aware_part(name: str, order: Order) -> None:
     model = served_model(name)
     part = model.scorer.factors if isinstance(model.scorer, BlendScorer) else model.scorer
-    encoded, _ = model._encode("item", {"tag": "a", "age": 48.0})
+    encoded, _ = model.encode("item", {"tag": "a", "age": 48.0})
     vector = part.least_squares.items_from_features([encoded])[0]  # type: ignore[union-attr]
     users = part.users.astype(np.float64)  # type: ignore[union-attr]
     known = users @ part.index.factors.astype(np.float64).T  # type: ignore[union-attr]
@@ -163,7 +164,7 @@ def test_models_trained_with_repeats_include_users_who_have_the_item() -> None:
 
 def test_users_and_items_are_ranked_in_one_batch() -> None:
     model = served_model("SVD")
-    users = model.prepare_users(item_id="i3", item_features=None, limit=2).query
+    users = planned.users(model, item_id="i3", item_features=None, limit=2).query
     first, second = model.rank([users, Query(3, 1)])
     assert first.items.tolist() == ranking_of(model, item_id="i3", limit=2).items.tolist()
     assert second.items.tolist() == model.rank([Query(3, 1)])[0].items.tolist()

@@ -39,7 +39,7 @@ MAY_IMPORT = {
     "model": BASE,
     "asking": BASE | {"recipe", "sources", "model"},
     "export": BASE | {"recipe", "sources", "artifact", "model", "asking"},
-    "training": BASE | {"recipe", "sources", "artifact", "model"},
+    "training": BASE | {"recipe", "sources", "artifact", "model", "asking"},
     "serving": BASE | {"recipe", "sources", "artifact", "model", "asking"},
     "library": BASE | {"recipe", "sources", "artifact", "model", "asking", "export", "training", "serving"},
     "cli": BASE | {"recipe", "sources", "artifact", "model", "asking", "export", "training", "serving"},

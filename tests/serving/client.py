@@ -188,7 +188,21 @@ async def put(
     await nursery.start(lane.run)
     fragments = ItemFragments.build(model.item_ids, metadata)
     version = "sha256:" + name.encode().hex().ljust(64, "0")
-    state.registry.put(Entry(name, f"{name}.yaml", Served(name, model, fragments, HEADER, version, lane, 0.0)))
+    state.registry.put(
+        Entry(
+            name,
+            f"{name}.yaml",
+            Served(
+                name=name,
+                model=model,
+                fragments=fragments,
+                header=HEADER,
+                model_version=version,
+                lane=lane,
+                loaded_at=0.0,
+            ),
+        )
+    )
 
 
 @asynccontextmanager

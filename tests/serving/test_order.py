@@ -20,6 +20,7 @@ from svc.serving.api.authentication import Authenticator
 from svc.serving.api.request import ServerState
 from svc.serving.models.registry import Registry
 from svc.settings import Settings
+from tests import planned
 from tests.families import family
 from tests.serving.client import Client, put
 
@@ -118,8 +119,12 @@ async def test_the_application_gives_the_scores_of_the_model(name: str) -> None:
     model = in_order(name)
     items = model.item_ids.all()
     history = [items[3], items[9], items[17]]
-    prepared = model.prepare_recommend(
-        user_id=model.user_ids.at(4), user_features=None, limit=6, history=[Interaction(item) for item in history]
+    prepared = planned.recommend(
+        model,
+        user_id=model.user_ids.at(4),
+        user_features=None,
+        limit=6,
+        history=[Interaction(item) for item in history],
     )
     (ranking,) = model.rank([prepared.query])
     async with serving(model) as client:

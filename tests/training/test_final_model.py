@@ -12,6 +12,7 @@ from svc.model.load_model import check_features, rehearse
 from svc.model.model import Model
 from svc.model.ranking.query import Interaction, Query
 from svc.training.fitting.trial import TrialRecord
+from tests import planned
 from tests.training.runs import BY_SCORE, Log, Make, features_of, opened, run, small_training
 
 
@@ -83,7 +84,7 @@ def test_means_and_deviations_of_users_are_trained_only_for_recipes_that_serve_u
     monkeypatch.setattr("svc.model.recommenders.users.measured_moments", None)
     model.serve_users()
     prepared = [
-        one.prepare_users(item_id=one.item_ids.at(3), item_features=None, limit=9, order="lift")
+        planned.users(one, item_id=one.item_ids.at(3), item_features=None, limit=9, order="lift")
         for one in (plain, model)
     ]
     (expected,), (ranking,) = (one.rank([asked.query]) for one, asked in zip((plain, model), prepared, strict=True))
@@ -98,7 +99,7 @@ def last_first(trials: list[TrialRecord]) -> list[TrialRecord]:
 
 def scores(model: Model, user_id: str | None, history: list[Interaction] | None = None) -> dict[int, float]:
     """Return the scores of all items for a user, or for a new user with the same history."""
-    query = model.prepare_recommend(user_id=user_id, user_features=None, limit=40, history=history or ()).query
+    query = planned.recommend(model, user_id=user_id, user_features=None, limit=40, history=history or ()).query
     (ranking,) = model.rank([query])
     return dict(zip(ranking.items.tolist(), ranking.scores.tolist(), strict=True))
 

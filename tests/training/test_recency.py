@@ -18,10 +18,12 @@ from svc.export.run import score_all
 from svc.model import codec
 from svc.model.load_model import check_sizes
 from svc.model.model import Model
-from svc.model.ranking.query import Interaction, Restriction
+from svc.model.ranking.query import Interaction
 from svc.training.fitting.trial import TrialRecord
 from svc.training.judging.incumbent import feature_trial_of
 from svc.training.judging.recency import VALUES
+from tests import planned
+from tests.planned import Restriction
 from tests.training.runs import BY_SCORE, Log, Make, features_of, header, opened, payload, run
 
 DELTA = 0.4
@@ -113,7 +115,7 @@ def brute_force(model: Model, scorer: Any, row: Vector) -> Vector:
 
 def scores(model: Model, **asked: Any) -> Vector:
     asked = {"user_id": None, "user_features": None, **asked}
-    prepared = model.prepare_recommend(limit=model.n_items, include_seen=True, **asked)
+    prepared = planned.recommend(model, limit=model.n_items, include_seen=True, **asked)
     (ranking,) = model.rank([prepared.query])
     found = np.empty(model.n_items)
     found[ranking.items] = ranking.scores
@@ -188,8 +190,8 @@ def test_a_batch_and_explanations_agree_with_single_requests(served: Served) -> 
     model = served.model
     history = [Interaction("i3"), Interaction("i9", 2.0), Interaction("i3")]
     queries = [
-        model.prepare_recommend(
-            user_id=user, user_features=None, limit=5, history=given, restriction=Restriction(explain=explain)
+        planned.recommend(
+            model, user_id=user, user_features=None, limit=5, history=given, restriction=Restriction(explain=explain)
         ).query
         for user in (None, "u1", "u2")
         for given in ([], history)
@@ -214,7 +216,7 @@ def test_an_export_has_the_bytes_of_single_requests(served: Served) -> None:
     (part,) = score_all(model, ExportRequest(output="", limit=5), [rows], 1)
     ends = np.cumsum(part.counts)[:-1]
     for row, exported in zip(rows.tolist(), np.split(part.scores, ends), strict=True):
-        prepared = model.prepare_recommend(user_id=model.user_ids.at(row), user_features=None, limit=5)
+        prepared = planned.recommend(model, user_id=model.user_ids.at(row), user_features=None, limit=5)
         (ranking,) = model.rank([prepared.query])
         assert ranking.scores.tobytes() == exported.astype(np.float64).tobytes()
 

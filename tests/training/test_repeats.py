@@ -17,6 +17,7 @@ from svc.library.recommender import Recommender
 from svc.model.ranking.query import Interaction
 from svc.recipe.algorithms import ITEM_WEIGHTS
 from svc.settings import Settings
+from tests import planned
 from tests.training.runs import Make, header, opened, payload, run
 from tests.training.test_recency import recipe_blocks
 
@@ -81,7 +82,7 @@ def test_items_of_a_history_in_a_request_are_recommended_too(make_recipe: Make, 
     assert head["best_params"]["self_weight"] == 100
     history = [Interaction("i3"), Interaction("i9")]
     for user in (None, "u3"):
-        prepared = model.prepare_recommend(user_id=user, user_features=None, limit=10, history=history)
+        prepared = planned.recommend(model, user_id=user, user_features=None, limit=10, history=history)
         (ranking,) = model.rank([prepared.query])
         assert {"i9", "i3"} <= {model.item_ids.at(column) for column in ranking.items.tolist()}
     recommender = Recommender(open_artifact(str(result.artifact), development_keys(), Settings()))
@@ -125,6 +126,6 @@ def test_hidden_items_are_never_held_out_nor_shown(make_recipe: Make, tmp_path: 
     blocks["cleansing"] = {"event_weights": {"click": 1.0, "returned": "exclude"}}
     model, _ = opened(run(make_recipe(ratings=data, **blocks)))
     for row in range(model.n_users):
-        (ranking,) = model.rank([model.known_user(row, limit=model.n_items)])
+        (ranking,) = model.rank([planned.known_user(model, row, limit=model.n_items)])
         returned = f"i{int(model.user_ids.at(row)[1:]) % 40}"
         assert model.item_ids.index(returned) not in ranking.items.tolist()

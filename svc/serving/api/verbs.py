@@ -15,7 +15,9 @@ from typing import NamedTuple, TypeVar
 import trio
 
 from svc.asking.costs import Cost
+from svc.asking.filtering import compile_filters, plans_long
 from svc.asking.parsing import Rejected, parse, refuse_unknown_parameters
+from svc.asking.plan import plan
 from svc.asking.requests import (
     AnyBatch,
     AnyQuestion,
@@ -226,12 +228,12 @@ class Verbs:
     async def _prepare(
         self, question: AnyQuestion, cost: Cost, body: Body, served: Served, budget: WaitBudget
     ) -> Prepared:
-        """Return the query of a request. Prepares it in a thread if the body is long or `prepares_long` is True.
+        """Return the query of a request. Prepares it in a thread if the body is long or `plans_long` is True.
 
-        Raises the errors of `prepare`, and Overloaded if a thread is needed and the expected wait is too long.
+        Raises the errors of `plan`, and Overloaded if a thread is needed and the expected wait is too long.
         """
-        if _is_short(body, served) and not question.prepares_long(served):
-            return question.prepare(served)
+        if _is_short(body, served) and not plans_long(question, served):
+            return plan(question, served)
         thread = self._thread(cost, body)
         budget.require(served.lane, threads_s=thread.wait_s)
         steps = await thread.run_steps(_preparation(question, served))
@@ -303,8 +305,8 @@ def _parse_batch(
 
 def _preparation(question: AnyQuestion, served: Served) -> Iterator[Prepared | None]:
     """Yield None after each compiled condition of the filters, then the query. A time slice can end at each yield."""
-    yield from question.compile(served)
-    yield question.prepare(served)
+    yield from compile_filters(question, served)
+    yield plan(question, served)
 
 
 def _batch_preparation(

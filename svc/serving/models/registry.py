@@ -16,15 +16,13 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import trio
 
 from svc import events, logs
+from svc.asking.offer import Offer
 from svc.asking.policy import DEFAULT_POLICY, Policy
 from svc.errors import AvailabilityStale, RecipeNotFound, RecipeUnavailable
-from svc.model.ranking.filter_fields import NO_FIELDS, FilterFields
-from svc.model.ranking.item_sets import ItemSet, intersect
+from svc.model.ranking.item_sets import ItemSet
 from svc.names import stem_of
 
 if TYPE_CHECKING:
-    from svc.model.model import Model
-    from svc.model.ranking.new_items import NewItems
     from svc.recipe.serving_schema import Availability
     from svc.recipe.serving_schema import NewItems as NewItemsDeclared
     from svc.serving.models.fragments import ItemFragments
@@ -37,9 +35,9 @@ Declared = TypeVar("Declared")
 _numbers = itertools.count()
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class Served:
-    """A model that is served, with all data that an answer needs: rules, item lists, metadata and the queue.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Served(Offer):
+    """An offer that is served, with the encoded items and the queue of its model.
 
     The instance is immutable. A change of the model, the rules or a list creates a new instance. A request uses the
     same instance from its beginning to its end.
@@ -47,7 +45,6 @@ class Served:
 
     name: str
     """Name of the recipe."""
-    model: Model
     fragments: ItemFragments
     """Encoded items of the model, followed by the new items."""
     header: Mapping[str, Any]
@@ -57,13 +54,6 @@ class Served:
     lane: Lane
     loaded_at: float
     """Unix time in seconds."""
-    filters: FilterFields = NO_FIELDS
-    """Filter fields of the model's items, followed by the new items."""
-    policy: Policy = DEFAULT_POLICY
-    available: ItemSet | None = None
-    """Items that the list of available items permits, or None without such a list or before its first read."""
-    always: ItemSet | None = None
-    """Items that satisfy the recipe's own filter, or None without such a filter."""
     new: PlacedItems | None = None
     """The new items, or None without a list of new items or before its first read."""
     alone: Served | None = None
@@ -74,20 +64,16 @@ class Served:
     @classmethod
     def of(cls, name: str, loaded: Loaded, lane: Lane, loaded_at: float) -> Served:
         """Return a loaded model without rules and lists, which `beside` adds."""
-        version = f"sha256:{loaded.sha256}"
-        return cls(name, loaded.model, loaded.fragments, loaded.header, version, lane, loaded_at, loaded.filters)
-
-    def allowed_items(self, own: ItemSet | None = None) -> ItemSet | None:
-        """Return the items that the answer to a request may contain, or None for all items.
-
-        `own` is the set of items that satisfy the filter of the request.
-        """
-        return intersect(self.always, self.available, own)
-
-    @property
-    def new_items(self) -> NewItems | None:
-        """New items that may be recommended, or None without new items."""
-        return None if self.new is None or not len(self.new.items) else self.new.items
+        return cls(
+            name=name,
+            model=loaded.model,
+            fragments=loaded.fragments,
+            header=loaded.header,
+            model_version=f"sha256:{loaded.sha256}",
+            lane=lane,
+            loaded_at=loaded_at,
+            filters=loaded.filters,
+        )
 
     def beside(self, available: ItemSet | None, new: PlacedItems | None, policy: Policy) -> Served:
         """Return the same model with these available items, new items and rules, or `self` if nothing differs.
@@ -101,7 +87,8 @@ class Served:
             served = self.alone or self  # removes the former new items
         if new is not None and new is not self.new:
             fragments, filters = served.fragments.followed_by(new.fragments), served.filters.followed_by(new.filters)
-            served = replace(served, new=new, fragments=fragments, filters=filters, alone=served)
+            items = new.items if len(new.items) else None
+            served = replace(served, new=new, new_items=items, fragments=fragments, filters=filters, alone=served)
         always = self.always
         if served is not self or policy != self.policy:
             always = None if policy.filter is None else served.filters.items(policy.filter)

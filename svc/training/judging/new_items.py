@@ -21,11 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from svc.asking.offer import Offer
+from svc.asking.plan import known_user
 from svc.model.feature_embedder import FeatureEmbedder
 from svc.model.ids import IdTable
 from svc.model.model import Model
 from svc.model.ranking.new_items import NewItems
-from svc.model.ranking.query import UNRESTRICTED, Restriction
 from svc.model.recommenders.base import Scorer
 from svc.model.recommenders.factors import ColdStartScorer, IALSScorer
 from svc.recipe import serving_schema
@@ -75,8 +76,8 @@ class _Fold:
 
         New items are among them only if `with_new` is set.
         """
-        restriction = Restriction(new=self.new_items) if with_new else UNRESTRICTED
-        queries = [self.model.known_user(user, limit=cutoff, restriction=restriction) for user in users]
+        offer = Offer(model=self.model, new_items=self.new_items if with_new else None)
+        queries = [known_user(offer, user, limit=cutoff) for user in users]
         columns = np.concatenate([self.kept, self.held])
         chunks = [queries[start : start + _USERS_AT_ONCE] for start in range(0, len(queries), _USERS_AT_ONCE)]
         return [columns[ranking.items].tolist() for chunk in chunks for ranking in self.model.rank(chunk)]

@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from svc.asking.offer import Offer
+from svc.asking.plan import known_user
 from svc.cores import one_blas_thread, usable_cores
 from svc.model.history import History
 from svc.model.model import Model
@@ -102,13 +104,14 @@ class ServedRanker:
     def pools(self, users: Rows, size: int) -> list[tuple[NDArray[np.int32], NDArray[np.float64]]]:
         """Return at most `size` items for each user, best first, as columns of the split, and their scores."""
         pools = [(NO_ITEMS, np.empty(0))] * len(users)
+        offer = Offer(model=self.model)
         column_of = _inverse(self.columns, self.model.n_items).astype(np.int32)
         not_in_split = np.flatnonzero(column_of < 0).astype(np.int32)
         in_model = np.flatnonzero(self.rows[users] >= 0)
         parts = [in_model[start : start + _AT_ONCE] for start in range(0, len(in_model), _AT_ONCE)]
 
         def rank(part: Rows) -> None:
-            queries = [self._query(row, size, not_in_split) for row in users[part].tolist()]
+            queries = [self._query(offer, row, size, not_in_split) for row in users[part].tolist()]
             for position, ranking in zip(part.tolist(), self.model.rank(queries), strict=True):
                 pools[position] = column_of[ranking.items], ranking.scores
 
@@ -129,8 +132,8 @@ class ServedRanker:
         ones = np.ones(int(both.sum()), dtype=np.float32)
         return sparse.csr_matrix((ones, (owners[both], items[both])), shape=(len(self.rows), len(self.columns)))
 
-    def _query(self, row: int, size: int, not_in_split: NDArray[np.int32]) -> Query:
-        query = self.model.known_user(int(self.rows[row]), limit=size)
+    def _query(self, offer: Offer, row: int, size: int, not_in_split: NDArray[np.int32]) -> Query:
+        query = known_user(offer, int(self.rows[row]), limit=size)
         own = self.columns[self.excluded.indices[self.excluded.indptr[row] : self.excluded.indptr[row + 1]]]
         exclude = np.concatenate([query.exclude, own[own >= 0].astype(np.int32), not_in_split])
         return query._replace(exclude=exclude)
@@ -158,7 +161,8 @@ def rank_ms(model: Model, rows: NDArray[np.int64] | None = None) -> float:
     """
     known_rows = np.arange(model.n_users) if rows is None else rows
     timed = known_rows[:: max(1, len(known_rows) // N_USERS)][:N_USERS]
-    queries = [model.known_user(int(row), limit=_LIMIT) for row in timed]
+    offer = Offer(model=model)
+    queries = [known_user(offer, int(row), limit=_LIMIT) for row in timed]
     with one_blas_thread():  # the setting of servers
         model.rank(queries[:1])  # the first call also fills caches
         return round(1e3 * median(_seconds(model, query) for query in queries), _DIGITS)

@@ -16,12 +16,14 @@ from svc.model.model import Model
 from svc.model.ranker.page_ranker import REORDERED
 from svc.model.ranking.filter_fields import LabelField
 from svc.model.ranking.item_sets import ItemSet
-from svc.model.ranking.query import Interaction, Query, Ranking, Restriction, Shown, Variation
+from svc.model.ranking.query import Interaction, Query, Ranking, Shown
 from svc.model.ranking.rerank import Boost, Limit, Rules
 from svc.model.recommenders.base import excluded_columns
+from tests import planned
 from tests.families import N_USERS, family
 from tests.model.ranker.records import random_ranker
 from tests.model.ranker.test_page_ranker import plain_page
+from tests.planned import Restriction, Variation, without_chosen
 
 N_ITEMS = 90
 NAMES = ("IALS", "neighbours", "blend", "popularity")
@@ -125,7 +127,7 @@ def question(random: Random) -> tuple[dict[str, Any], Restriction]:
         pins=[(item, place) for place, item in enumerate(dict.fromkeys(_ids(random, 2)))],
         variation=random.choice([None, None, _variation(random)]),
     )
-    return asked, restriction
+    return without_chosen(asked), restriction
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -133,7 +135,7 @@ def test_each_page_equals_the_reference_alone_and_in_a_batch(name: str) -> None:
     model, plain = models(name)
     random = Random(name)  # other requests for each model
     some = [question(random) for _ in range(150)]
-    prepared = [model.prepare_recommend(**asked, restriction=restriction) for asked, restriction in some]
+    prepared = [planned.recommend(model, **asked, restriction=restriction) for asked, restriction in some]
     for one, ranking in zip(prepared, model.rank([one.query for one in prepared]), strict=True):
         (expected,) = plain.rank([one.query])
         assert ranking.items.tolist() == expected.items.tolist()
@@ -147,11 +149,11 @@ def test_each_page_equals_the_reference_alone_and_in_a_batch(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_pages_by_offset_are_slices_of_the_whole_ranking(name: str) -> None:
     model, _ = models(name)
-    whole = model.rank([model.known_user(3, limit=N_ITEMS)])[0]
+    whole = model.rank([planned.known_user(model, 3, limit=N_ITEMS)])[0]
     assert (np.diff(whole.scores) <= 0).all()
     for offset in range(0, N_ITEMS, 17):
         restriction = Restriction(offset=offset)
-        one = model.prepare_recommend(user_id="u3", user_features=None, limit=10, restriction=restriction)
+        one = planned.recommend(model, user_id="u3", user_features=None, limit=10, restriction=restriction)
         page = model.rank([one.query])[0].from_place(one.offset)
         assert page.items.tolist() == whole.items[offset : offset + 10].tolist()
 
@@ -159,17 +161,22 @@ def test_pages_by_offset_are_slices_of_the_whole_ranking(name: str) -> None:
 def test_related_items_the_fallback_and_cold_starts_are_not_reordered() -> None:
     model, _ = models("IALS")
     asked = {"item_features": None, "user_features": None, "limit": 20}
-    related = model.prepare_related(seed_items=["i1"], **asked).query
-    nobody = model.prepare_recommend(user_id=None, user_features=None, limit=20, fallback=True).query
+    related = planned.related(model, seed_items=["i1"], **asked).query
+    nobody = planned.recommend(model, user_id=None, user_features=None, limit=20, fallback=True).query
     cold = family("IALS", n_items=N_ITEMS)
     cold.cold, cold.ranker = family("IALS", seed=8, n_items=N_ITEMS).scorer, model.ranker
     cold.ready()
     history = [Interaction("i1")]
-    by_features = model.prepare_recommend(user_id=None, user_features={"tag": "a"}, limit=20).query
-    of_unknown = model.prepare_recommend(
-        user_id=None, user_features={"tag": "a"}, limit=20, history=[Interaction("none")], dislikes=[Interaction("i3")]
+    by_features = planned.recommend(model, user_id=None, user_features={"tag": "a"}, limit=20).query
+    of_unknown = planned.recommend(
+        model,
+        user_id=None,
+        user_features={"tag": "a"},
+        limit=20,
+        history=[Interaction("none")],
+        dislikes=[Interaction("i3")],
     ).query
-    by_cold = cold.prepare_recommend(user_id=None, user_features=None, limit=20, history=history).query
+    by_cold = planned.recommend(cold, user_id=None, user_features=None, limit=20, history=history).query
     own = ((model, query) for query in (related, nobody, by_features, of_unknown))
     for answering, query in (*own, (cold, by_cold)):
         (ranking,) = answering.rank([query])
@@ -193,11 +200,12 @@ def test_the_ranker_does_not_move_new_items(name: str) -> None:
             ):
                 restriction = Restriction(new=new, **more)
                 pages = [
-                    one.rank([one.known_user(user, limit=30, restriction=restriction)])[0] for one in (model, alone)
+                    one.rank([planned.known_user(one, user, limit=30, restriction=restriction)])[0]
+                    for one in (model, alone)
                 ]
                 places = [np.flatnonzero(page.items >= N_ITEMS).tolist() for page in pages]
                 assert places[0] == places[1]
                 known = pages[0].items[pages[0].items < N_ITEMS]
-                without = model.rank([model.known_user(user, limit=30)])[0].items
+                without = model.rank([planned.known_user(model, user, limit=30)])[0].items
                 assert known.tolist() == without[: len(known)].tolist()
                 assert (np.diff(pages[0].scores) <= 0).all()

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from svc.model.ranking.query import Shown, Variation
+from svc.model.ranking.query import Shown
 from svc.model.ranking.rerank import Rules
+from tests.planned import Variation
 
 
 def with_pins(chosen: Sequence[int], pinned: Mapping[int, int], wanted: int) -> list[int]:

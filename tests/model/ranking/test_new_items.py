@@ -7,6 +7,7 @@ import pytest
 
 from svc.errors import FeaturesNotSupported, FeatureValueUnusable
 from svc.model.ranking.item_sets import ItemSet
+from tests import planned
 from tests.families import N_ITEMS, family
 from tests.model.test_feature_embedder import N_NEW, embedder_scorer, model_of, new_items
 
@@ -26,7 +27,7 @@ def test_new_items_have_the_vectors_of_unseen_seeds() -> None:
     rows = [{"tag": "a", "age": 20.0}, {"tag": "b"}, {"tag": None, "age": 60}]
     placed = model.new_items(["x", "i3", "z"], rows, 0.2)
     assert placed.ids.all() == ["x", "z"]
-    seed = model.prepare_related(seed_items=(), item_features={"z": rows[2]}, user_features=None, limit=1)
+    seed = planned.related(model, seed_items=(), item_features={"z": rows[2]}, user_features=None, limit=1)
     as_seed = embedder_scorer(model).least_squares.items_from_features(seed.query.seed_features)[0]
     np.testing.assert_array_equal(placed.vectors[1], as_seed)
     with pytest.raises(FeatureValueUnusable, match="data row 2, item 'y': feature 'age': a text is not a number"):

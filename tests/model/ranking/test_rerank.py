@@ -18,10 +18,12 @@ from numpy.typing import NDArray
 from svc.model.model import Model
 from svc.model.ranking.filter_fields import LabelField
 from svc.model.ranking.item_sets import ItemSet
-from svc.model.ranking.query import Interaction, Query, Ranking, Restriction
+from svc.model.ranking.query import Interaction, Query, Ranking
 from svc.model.ranking.rerank import POOL, Boost, Candidates, Items, Limit, Pin, Rules, Similar, Steps, rerank
+from tests import planned
 from tests.families import EVERY_FAMILY, N_ITEMS, family
 from tests.model.ranking.brute_force import Naive, variations
+from tests.planned import Restriction
 from tests.serving.artifacts import factor_model
 
 NO_SCORES = np.empty(0)
@@ -184,7 +186,7 @@ class NaiveOfModel(Naive):
 def check(name: str, n_items: int, questions: list[tuple[dict[str, Any], Restriction]]) -> None:
     """Check a request alone and in a batch: no removed item comes back, and scores are the model's own."""
     model = model_of(name, n_items=n_items)
-    prepared = [model.prepare_recommend(**body, restriction=restriction) for body, restriction in questions]
+    prepared = [planned.recommend(model, **body, restriction=restriction) for body, restriction in questions]
     for one, ranking in zip(prepared, model.rank([one.query for one in prepared]), strict=True):
         naive, found = NaiveOfModel(name, n_items, one.query), ranking.items.tolist()
         assert found == naive.page(found)
@@ -217,7 +219,7 @@ def test_a_batch_of_different_rules_agrees_with_brute_force(name: str, data: Any
 
 
 def shown(model: Model, limit: int, **more: Any) -> Ranking:
-    prepared = model.prepare_recommend(user_id="u1", user_features=None, limit=limit, restriction=Restriction(**more))
+    prepared = planned.recommend(model, user_id="u1", user_features=None, limit=limit, restriction=Restriction(**more))
     return model.rank([prepared.query])[0]
 
 

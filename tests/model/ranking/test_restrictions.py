@@ -15,10 +15,12 @@ from svc.model.history import History
 from svc.model.ids import IdTable
 from svc.model.model import Model
 from svc.model.ranking.item_sets import ItemSet
-from svc.model.ranking.query import Interaction, Prepared, Query, Ranking, Restriction
+from svc.model.ranking.query import Interaction, Prepared, Query, Ranking
 from svc.model.recommenders.factor_index import FactorIndex
 from svc.model.recommenders.factors import BPRScorer, SVDScorer
+from tests import planned
 from tests.families import EVERY_FAMILY, N_ITEMS, N_USERS, family
+from tests.planned import Restriction, without_chosen
 
 model_of = cache(family)
 sets = st.none() | st.integers(0, 2**N_ITEMS - 1).map(
@@ -45,7 +47,7 @@ def questions(draw: st.DrawFn) -> tuple[dict[str, Any], Restriction]:
         "fallback": True,
         "dislikes": draw(st.lists(dislikes, max_size=4)),
     }
-    return asked, Restriction(offset, include, draw(sets))
+    return without_chosen(asked), Restriction(offset, include, draw(sets))
 
 
 def everything(model: Model, query: Query) -> Ranking:
@@ -77,7 +79,7 @@ def test_the_answer_is_that_of_brute_force_alone_and_in_a_batch(
 ) -> None:
     """All controls of a request are mixed. Bits are equal alone and in a batch."""
     model = model_of(name)
-    prepared = [model.prepare_recommend(**asked, restriction=restriction) for asked, restriction in some]
+    prepared = [planned.recommend(model, **asked, restriction=restriction) for asked, restriction in some]
     batch = model.rank([one.query for one in prepared])
     for one, ranking, (asked, restriction) in zip(prepared, batch, some, strict=True):
         page = ranking.from_place(one.offset)
@@ -123,7 +125,7 @@ def test_the_profile_names_the_known_parts_of_the_request() -> None:
     given = [Interaction("i3"), Interaction("none"), Interaction("i1", 2.0), Interaction("i3")]
 
     def profile(**more: Any) -> Prepared:
-        return model.prepare_recommend(**{"user_id": None, "user_features": None, "limit": 3, **more})
+        return planned.recommend(model, **{"user_id": None, "user_features": None, "limit": 3, **more})
 
     assert profile(user_id="u1").profile == "user"
     assert profile(user_id="u1", history=[Interaction("none")], replace=True).profile == "user"
@@ -151,7 +153,7 @@ def test_dislikes_are_solved_as_the_textbook_says(name: str, user: str | None) -
     against = [Interaction("i5", 1.5), Interaction("none"), Interaction("i9", 0.0), Interaction("i30", 3.0)]
     plain, (prepared, ranking) = (
         (prepared, model.rank([prepared.query])[0])
-        for prepared in (model.prepare_recommend(**asked, history=history, dislikes=some) for some in ((), against))
+        for prepared in (planned.recommend(model, **asked, history=history, dislikes=some) for some in ((), against))
     )
     assert prepared.ignored_items == ("none",)
     assert not {5, 9, 30} & set(ranking.items.tolist())
@@ -201,13 +203,13 @@ def test_dislikes_are_no_profile() -> None:
     model, nobody = model_of("IALS"), {"user_id": None, "user_features": None, "limit": N_ITEMS}
     against = [Interaction("i5", 2.0)]
     with pytest.raises(UnknownUser, match="dislikes are not a profile"):
-        model.prepare_recommend(**nobody, dislikes=against)
-    popular = model.prepare_recommend(**nobody, dislikes=against, fallback=True)
+        planned.recommend(model, **nobody, dislikes=against)
+    popular = planned.recommend(model, **nobody, dislikes=against, fallback=True)
     assert popular.profile == "popular"
     assert 5 not in model.rank([popular.query])[0].items
     described = nobody | {"user_features": {"tag": "a", "age": 48}}
-    with_them = model.rank([model.prepare_recommend(**described, dislikes=against).query])[0]
-    without = model.rank([model.prepare_recommend(**described, exclude_items=["i5"]).query])[0]
+    with_them = model.rank([planned.recommend(model, **described, dislikes=against).query])[0]
+    without = model.rank([planned.recommend(model, **described, exclude_items=["i5"]).query])[0]
     v, solver = model.scorer.index.vectors(np.arange(N_ITEMS)), model.scorer.least_squares  # type: ignore[attr-defined]
     weight_on_zero = 2.0 * v[5, 0] ** 2
     before = solver.alpha0 * float(v[:, 0] @ v[:, 0]) + solver.regularization(0, N_ITEMS)
@@ -220,6 +222,6 @@ def test_repeated_items_add_to_the_weights_of_the_known_history() -> None:
     model = model_of("neighbours")
     column = int(model.history.items(3)[0])
     asked = {"user_id": "u3", "user_features": None, "limit": 3}
-    query = model.prepare_recommend(**asked, history=[Interaction(f"i{column}", 2.5)]).query
+    query = planned.recommend(model, **asked, history=[Interaction(f"i{column}", 2.5)]).query
     assert query.seed_weights is not None
     assert dict(zip(query.seeds.tolist(), query.seed_weights.tolist(), strict=True))[column] == 3.5

@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from svc.model.ranking.query import NO_ITEMS, Query, Ranking, Restriction, Shown, Variation
+from svc.model.ranking.query import NO_ITEMS, Query, Ranking, Shown
 from svc.model.ranking.rerank import ROTATED, Rotation, Rules
+from tests import planned
 from tests.families import EVERY_FAMILY, family
 from tests.model.ranking.brute_force import variations
+from tests.planned import Restriction, Variation
 
 N_ITEMS = 3 * ROTATED
 IDS = [f"i{item}" for item in range(N_ITEMS)]
@@ -24,8 +26,7 @@ model_of = cache(family)
 def query_of(name: str, variation: Variation | None, limit: int = N_ITEMS, offset: int = 0, **more: Any) -> Query:
     restriction = Restriction(offset=offset, variation=variation)
     body: dict[str, Any] = {"user_id": "u1", "user_features": None, "limit": limit, "restriction": restriction, **more}
-    query: Query = model_of(name, n_items=N_ITEMS).prepare_recommend(**body).query
-    return query
+    return planned.recommend(model_of(name, n_items=N_ITEMS), **body).query
 
 
 def ranking_of(name: str, variation: Variation | None, limit: int = N_ITEMS, offset: int = 0, **more: Any) -> Ranking:
@@ -74,7 +75,7 @@ def test_unknown_shown_items_are_ignored_items() -> None:
     """Each unknown id in `shown` is listed once in `ignored_items`, even if rotation has no weight."""
     restriction = Restriction(variation=Variation([Shown("x"), Shown("i1"), Shown("x"), Shown("y")], 0.0, None, 0.0))
     model = model_of("SVD", n_items=N_ITEMS)
-    prepared = model.prepare_recommend(user_id="u1", user_features=None, limit=5, restriction=restriction)
+    prepared = planned.recommend(model, user_id="u1", user_features=None, limit=5, restriction=restriction)
     assert prepared.ignored_items == ("x", "y")
 
 

@@ -14,7 +14,7 @@ from svc.model.ids import IdTable
 from svc.model.model import Model
 from svc.model.ranking.filter_fields import LabelField
 from svc.model.ranking.item_sets import ItemSet
-from svc.model.ranking.query import Interaction, Query, Ranking, Restriction
+from svc.model.ranking.query import Interaction, Query, Ranking
 from svc.model.ranking.rerank import Boost, Limit, Rules
 from svc.model.recommenders import factor_index
 from svc.model.recommenders.base import excluded_columns
@@ -22,7 +22,9 @@ from svc.model.recommenders.blend import BlendScorer
 from svc.model.recommenders.factor_index import FactorIndex
 from svc.model.recommenders.factors import IALSScorer
 from svc.model.recommenders.neighbours import NeighbourScorer
+from tests import planned
 from tests.families import family
+from tests.planned import Restriction
 
 N_USERS, N_ITEMS, K = 16, 2_400, 64
 NEIGHBOURS = 5
@@ -125,8 +127,8 @@ def queries_to(model: Model) -> list[Query]:
         prepared.query
         for restriction in restrictions()
         for prepared in (
-            *(model.prepare_recommend(**of_nobody | who, limit=8, restriction=restriction) for who in PEOPLE),
-            *(model.prepare_related(**to, user_features=None, limit=8, restriction=restriction) for to in SEEDS),
+            *(planned.recommend(model, **of_nobody | who, limit=8, restriction=restriction) for who in PEOPLE),
+            *(planned.related(model, **to, user_features=None, limit=8, restriction=restriction) for to in SEEDS),
         )
     ]
 

@@ -8,6 +8,7 @@ from typing import cast
 
 from svc.model import codec
 from svc.model.model import Model
+from tests import planned
 
 RECORDED = Path(__file__).parent
 
@@ -18,7 +19,7 @@ def test_items_of_equal_score_keep_training_order_in_older_models() -> None:
     model.ready()
     recorded = json.loads((RECORDED / "in_training_order.json").read_text())
     queries = [
-        model.prepare_recommend(user_id=user, user_features=None, limit=model.n_items).query for user in recorded
+        planned.recommend(model, user_id=user, user_features=None, limit=model.n_items).query for user in recorded
     ]
     alone = [model.rank([query])[0] for query in queries]
     for rankings in (alone, model.rank(queries)):

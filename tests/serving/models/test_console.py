@@ -43,7 +43,15 @@ def served(titles: dict[int, Any]) -> Served:
     made = model()
     table = MetadataTable(("title",), [(titles[item],) if item in titles else None for item in range(N_ITEMS)])
     fragments = ItemFragments.build(made.item_ids, table)
-    return Served("movies", made, fragments, {}, "sha256:0", None, 0.0)  # type: ignore[arg-type]
+    return Served(
+        name="movies",
+        model=made,
+        fragments=fragments,
+        header={},
+        model_version="sha256:0",
+        lane=None,  # type: ignore[arg-type]
+        loaded_at=0.0,
+    )
 
 
 def ids_of(found: tuple[list[dict[str, Any]], bool]) -> list[str]:

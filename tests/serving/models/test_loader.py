@@ -22,6 +22,7 @@ from svc.recipe.serving_schema import Serving
 from svc.serving.models.fragments import ItemFragments
 from svc.serving.models.loader import Loaded, Loader, rehearse_answers
 from svc.settings import Settings
+from tests import planned
 from tests.families import EVERY_FAMILY, family
 from tests.model.test_model import made
 from tests.serving.artifacts import OTHER_KEYS, SIGNING_KEYS, header, popularity_model, recipe, write_artifact
@@ -53,7 +54,7 @@ def test_a_valid_artifact_becomes_a_model_that_answers(tmp_path: Path, lowered: 
     assert len(lowered) == 1
     assert loaded is not None
     assert (loaded.sha256, loaded.kid, loaded.header["best_class"]) == (sha256, "k1", "TopPopRecommender")
-    prepared = loaded.model.prepare_recommend(user_id="u3", user_features=None, limit=1)
+    prepared = planned.recommend(loaded.model, user_id="u3", user_features=None, limit=1)
     ranking = loaded.model.rank([prepared.query])[0]
     assert b'"item_id":"i0"' in loaded.fragments.items(ranking, with_metadata=True)
 
@@ -64,8 +65,8 @@ def test_users_are_summarized_only_if_the_recipe_permits_queries_for_users(tmp_p
     plain, asked = load(tmp_path), load(tmp_path, serving={"users": True})
     assert plain is not None and asked is not None
     with pytest.raises(UsersNotServed):
-        plain.model.prepare_users(item_id="i1", item_features=None, limit=1)
-    (ranking,) = asked.model.rank([asked.model.prepare_users(item_id="i1", item_features=None, limit=3).query])
+        planned.users(plain.model, item_id="i1", item_features=None, limit=1)
+    (ranking,) = asked.model.rank([planned.users(asked.model, item_id="i1", item_features=None, limit=3).query])
     assert len(ranking.items) == 3
 
 

@@ -18,7 +18,15 @@ from tests.serving.artifacts import availability
 
 def served(name: str = "movies") -> Served:
     unused = cast(Any, None)
-    return Served(name, unused, unused, {"best_class": "TopPopRecommender"}, "sha256:00", unused, 0.0)
+    return Served(
+        name=name,
+        model=unused,
+        fragments=unused,
+        header={"best_class": "TopPopRecommender"},
+        model_version="sha256:00",
+        lane=unused,
+        loaded_at=0.0,
+    )
 
 
 def loaded(name: str, **faults: str) -> Entry:

@@ -23,6 +23,7 @@ from svc.serving.models.loader import Loaded, Loader
 from svc.serving.models.placed_items import PlacedItems
 from svc.serving.models.registry import Entry, ListState, Served
 from svc.serving.workers.package import Package, WorkerLanes, mirror_entry, pack_loaded
+from tests import planned
 from tests.model.test_model import FAMILIES, made, queries
 from tests.serving.artifacts import OTHER_KEYS, SIGNING_KEYS, availability, factor_model, recipe, write_artifact
 from tests.serving.models.test_loader import SETTINGS
@@ -55,7 +56,7 @@ def test_a_worker_ranks_users_for_an_item_from_the_shared_summary(tmp_path: Path
     shared = loader.load(recipe(tmp_path, serving={"users": True}), store)
     assert shared is not None
     model.serve_users()
-    query = model.prepare_users(item_id="i7", item_features=None, limit=9, order="balanced").query
+    query = planned.users(model, item_id="i7", item_features=None, limit=9, order="balanced").query
     (expected,), (ranking,) = model.rank([query]), reopened(shared).model.rank([query])
     assert ranking.items.tolist() == expected.items.tolist()
     assert ranking.scores.tolist() == expected.scores.tolist()
@@ -153,7 +154,20 @@ async def test_new_items_are_sent_once_and_to_each_new_worker() -> None:
     new = PlacedItems(cast(Any, "n1"), cast(Any, None), NO_FIELDS)
     unused: Any = None
     lane = WorkerLanes(1, lambda _: None)
-    entry = Entry("a", "a.yaml", Served("a", unused, unused, {}, "sha256:0", lane, 0.0, new=new))
+    entry = Entry(
+        "a",
+        "a.yaml",
+        Served(
+            name="a",
+            model=unused,
+            fragments=unused,
+            header={},
+            model_version="sha256:0",
+            lane=lane,
+            loaded_at=0.0,
+            new=new,
+        ),
+    )
     (_, first), (_, second) = mirror_entry(entry), mirror_entry(entry, entry.served)
     assert first is not None
     assert first.new is not None

@@ -15,7 +15,7 @@ from scipy import sparse
 from svc.errors import WeightOutOfRange
 from svc.model.codec import encode
 from svc.model.model import Model
-from svc.model.ranking.query import UNRESTRICTED
+from svc.model.ranking.item_sets import ItemSet
 from svc.recipe.load import LoadedRecipe
 from svc.recipe.schema import Cleansing, InteractionSchema
 from svc.recipe.serving_schema import Popular
@@ -28,6 +28,8 @@ from svc.training.data.where import kept_rows
 from svc.training.judging.evaluator import Evaluator
 from svc.training.judging.metrics import user_scores
 from svc.training.judging.rankers import ScoreRanker
+from tests import planned
+from tests.planned import UNRESTRICTED
 from tests.training.data.test_interactions import from_frame
 from tests.training.runs import (
     SCHEMA,
@@ -213,12 +215,12 @@ def test_weights_change_every_model_and_hidden_items_are_never_recommended(
         model, _ = opened(run(loaded))
         answers = []
         for user in range(0, 120, 7):
-            query = model.prepare_recommend(user_id=f"u{user}", user_features=None, limit=40, include_seen=True).query
+            query = planned.recommend(model, user_id=f"u{user}", user_features=None, limit=40, include_seen=True).query
             ranking = model.rank([query])[0]
             assert len(ranking.items) == 39
             assert model.item_ids.index(f"i{38 + user % 2}") not in ranking.items
             answers.append((ranking.items.tolist(), ranking.scores.tolist()))
-            alone = model.rank([model.known_user(model.user_ids.index(f"u{user}"), limit=40)])[0]
+            alone = model.rank([planned.known_user(model, model.user_ids.index(f"u{user}"), limit=40)])[0]
             assert model.item_ids.index(f"i{38 + user % 2}") not in alone.items
         rankings.append(answers)
     assert rankings[0] != rankings[1]
@@ -517,7 +519,7 @@ def test_the_latest_row_counts_with_any_dedup(dedup: Any) -> None:
 
 
 def most_chosen(model: Model, **asked: Any) -> list[str]:
-    prepared = model.prepare_popular(limit=60, restriction=UNRESTRICTED._replace(**asked))
+    prepared = planned.popular(model, limit=60, restriction=UNRESTRICTED._replace(**asked))
     return [model.item_ids.at(column) for column in model.rank([prepared.query])[0].items.tolist()]
 
 
@@ -544,8 +546,10 @@ def test_a_trained_model_ranks_by_recent_popularity(
     expected = sorted(counts, key=lambda item: -counts[item])  # stable, and items stand most chosen first
     assert most_chosen(model) == expected != most_chosen(plain)
     few = ["i7", "i1", "i30"]
-    assert most_chosen(model, include_items=few) == [item for item in expected if item in few]
-    asked = model.prepare_recommend(user_id="nobody", user_features=None, limit=60, fallback=True)
+    assert most_chosen(model, allowed=ItemSet.of_columns(model.item_ids.indices(few), 60)) == [
+        item for item in expected if item in few
+    ]
+    asked = planned.recommend(model, user_id="nobody", user_features=None, limit=60, fallback=True)
     assert model.rank([asked.query])[0].items.tolist() == [model.item_ids.index(item) for item in expected]
 
     assert head["popular"] == rule

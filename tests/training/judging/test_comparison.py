@@ -18,6 +18,7 @@ from svc.training.judging import comparison
 from svc.training.judging.comparison import ModelComparison, live_model
 from svc.training.judging.incumbent import Incumbent, read_incumbent
 from svc.training.judging.task import Task
+from tests import planned
 from tests.training.runs import OUTPUT, Log, Make, features_of, header, records_of, run, task_of, training, write_tastes
 
 FUTURE_S = 4_000_000_000
@@ -141,7 +142,7 @@ def brute_force(task: Task, model: Model) -> list[float]:
         seen = {items[column] for column in split.train[split.val_offset + row].indices}
         if not wanted:
             continue
-        ranking = model.rank([model.known_user(place, limit=model.n_items)])[0]
+        ranking = model.rank([planned.known_user(model, place, limit=model.n_items)])[0]
         assert len(set(ranking.scores.tolist())) == len(ranking.scores), "no ties, whose order is drawn"
         names = [name for name in map(model.item_ids.at, ranking.items.tolist()) if name not in seen][:5]
         gain = sum(1 / np.log2(place + 2) for place, name in enumerate(names) if name in wanted)

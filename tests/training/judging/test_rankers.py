@@ -70,9 +70,6 @@ class SlowForOneUser:
         self.now_s = 0.0
         self.users: list[int] = []
 
-    def known_user(self, user: int, *, limit: int) -> Query:
-        return Query(limit=limit, user=user)
-
     def rank(self, queries: list[Query]) -> list[Ranking]:
         (query,) = queries
         self.users.append(query.user)
@@ -84,6 +81,7 @@ def test_the_ranking_time_is_the_median_over_users_spread_over_the_model(monkeyp
     """Users are ranked one by one. A few slow users and the first call do not affect the median."""
     model = SlowForOneUser()
     monkeypatch.setattr(rankers.time, "thread_time", lambda: model.now_s)
+    monkeypatch.setattr(rankers, "known_user", lambda _offer, user, *, limit: Query(limit=limit, user=user))
     assert rankers.rank_ms(model) == 2.0  # type: ignore[arg-type]
     first, *others = model.users
     assert first == others[0] == 0
@@ -95,6 +93,7 @@ def test_the_ranking_time_is_the_median_over_users_spread_over_the_model(monkeyp
 def test_the_ranking_time_can_be_measured_for_some_users(monkeypatch: pytest.MonkeyPatch) -> None:
     model, rows = SlowForOneUser(), np.arange(300, 400)
     monkeypatch.setattr(rankers.time, "thread_time", lambda: model.now_s)
+    monkeypatch.setattr(rankers, "known_user", lambda _offer, user, *, limit: Query(limit=limit, user=user))
     assert rankers.rank_ms(model, rows) == 2.0  # type: ignore[arg-type]
     assert set(model.users) <= set(rows.tolist())
     assert len(set(model.users)) == rankers.N_USERS

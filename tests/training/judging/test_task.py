@@ -17,6 +17,7 @@ from svc.training.fitting.trial import TrialRecord
 from svc.training.judging.evaluator import Evaluator, Evaluators
 from svc.training.judging.recency import HistoryOrder
 from svc.training.judging.task import Holdout
+from tests import planned
 from tests.training.runs import Log, Make, last, run, training
 
 N_USERS, N_ITEMS, OFFSET, CUTOFF = 90, 60, 20, 12
@@ -96,11 +97,11 @@ def test_the_evaluated_rankings_are_the_served_answers(name: str, repeats: bool)
         repeats=repeats,
     )
     users = np.arange(OFFSET, N_USERS)
-    queries = [model.prepare_recommend(user_id=f"u{row}", user_features=None, limit=CUTOFF).query for row in users]
+    queries = [planned.recommend(model, user_id=f"u{row}", user_features=None, limit=CUTOFF).query for row in users]
     answers = model.rank(queries)
     assert ranker(users, CUTOFF) == [answer.items.tolist() for answer in answers]
     for row, answer in zip(users.tolist(), answers, strict=True):
-        (own,) = ranker.model.rank([ranker.model.known_user(row, limit=CUTOFF)])
+        (own,) = ranker.model.rank([planned.known_user(ranker.model, row, limit=CUTOFF)])
         assert own.scores.tobytes() == answer.scores.tobytes()
 
 

@@ -21,6 +21,7 @@ from svc.recipe.load import LoadedRecipe
 from svc.recipe.schema import BASELINE
 from svc.training.judging.evaluator import Rows
 from svc.training.ranker.learn import OrderedRanker
+from tests import planned
 from tests.model.ranker.records import random_ranker
 from tests.model.ranker.test_page_ranker import HISTORY, plain_page
 from tests.model.ranker.test_page_ranker import N_ITEMS as N_ORDERED
@@ -105,7 +106,7 @@ def test_labels_that_predict_choices_order_the_pages_of_the_model(make_recipe: M
 
     model = loaded_model(head, encoded)
     assert model.ranker is not None and model.history.is_ordered
-    queries = [model.known_user(user, limit=REORDERED) for user in range(20)]
+    queries = [planned.known_user(model, user, limit=REORDERED) for user in range(20)]
     winners = model.scorer.rank([query._replace(limit=N_ITEMS) for query in queries], model.history)
     pages = model.rank(queries)
     for user, (page, winner) in enumerate(zip(pages, winners, strict=True)):
@@ -143,7 +144,7 @@ def test_a_ranking_that_would_take_too_long_keeps_the_order_of_the_winner(
     timed: list[Model] = []
 
     def slow_ms(model: Model, rows: NDArray[np.int64]) -> float:
-        assert len(model.rank([model.known_user(int(rows[0]), limit=10)])[0].items) == 10
+        assert len(model.rank([planned.known_user(model, int(rows[0]), limit=10)])[0].items) == 10
         timed.append(model)
         return 70.5
 

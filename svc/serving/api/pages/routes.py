@@ -22,7 +22,9 @@ from quart_trio import QuartTrio
 from svc import __version__, logs
 from svc.asking.costs import RULED_CONDITIONS, cost_class
 from svc.asking.fields import MAX_MATCHES
+from svc.asking.filtering import plans_long
 from svc.asking.parsing import parse_query
+from svc.asking.plan import plan
 from svc.asking.requests import ItemSearch, PopularQuery, SampleUserQuery
 from svc.errors import RecipeUnavailable, SvcError
 from svc.recipe.filter_tree import count_conditions
@@ -58,10 +60,10 @@ async def popular_items(
         await asked.charge(
             cost_class(limit=1, profile=0, described=0, is_ruled=False, is_other=True, conditions=conditions), 1
         )
-    if parameters.prepares_long(served):
-        prepared = await _in_thread(parameters.prepare, served, limiter=limiter)
+    if plans_long(parameters, served):
+        prepared = await _in_thread(plan, parameters, served, limiter=limiter)
     else:
-        prepared = parameters.prepare(served)
+        prepared = plan(parameters, served)
     ranking = (await served.lane.rank((prepared.query,), patience=budget))[0]
     if not len(ranking.items):
         raise await _in_thread(nothing_left, parameters.filter, served.filters, prepared.query, limiter=limiter)

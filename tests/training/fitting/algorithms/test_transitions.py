@@ -15,6 +15,7 @@ from scipy import sparse
 from svc.errors import RecipeError
 from svc.training.fitting.algorithms import transitions
 from svc.training.fitting.algorithms.transitions import MAX_GAPS_NS, TransitionsRecommender
+from tests import planned
 from tests.training.runs import Make, opened, run, training
 
 N_USERS, N_ITEMS = 30, 12
@@ -174,7 +175,7 @@ def test_transitions_win_on_a_markov_chain_and_not_on_shuffled_histories(make_re
     assert scores[False] > 1.3
     assert scores[True] < 1.1
     assert header["best_class"] == "TransitionsRecommender"
-    query = model.prepare_related(seed_items=["i10"], item_features=None, user_features=None, limit=1).query
+    query = planned.related(model, seed_items=["i10"], item_features=None, user_features=None, limit=1).query
     assert model.rank([query])[0].items.tolist() == [model.item_ids.index("i11")]
 
 

@@ -1,0 +1,63 @@
+"""Plans of requests: restrictions, and reasons for pins that are not shown. Other parts are tested with the rules."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from svc.asking.offer import Offer
+from svc.asking.plan import known_user
+from svc.model.history import History
+from svc.model.ids import IdTable
+from svc.model.model import Model
+from svc.model.ranking.item_sets import ItemSet
+from svc.model.ranking.rerank import Pin, Rules
+from svc.model.recommenders.popularity import PopularityScorer
+from tests import planned
+from tests.planned import Restriction
+
+ALLOWED = ItemSet.of_columns(np.array([0, 1], np.int32), 4)
+
+
+def model() -> Model:
+    """Return a model of the items a to d, whose only user has chosen a and b."""
+    made = Model(
+        user_ids=IdTable.from_ids(["u"]),
+        item_ids=IdTable.from_ids(["a", "b", "c", "d"]),
+        history=History(np.array([0, 2]), np.array([0, 1], np.int32)),
+        scorer=PopularityScorer(np.arange(4.0)),
+        features=None,
+    )
+    made.ready()
+    return made
+
+
+def test_include_items_restrict_the_allowed_items() -> None:
+    """Only items that are included and allowed remain. Unknown ids are listed as ignored items."""
+    restriction = Restriction(offset=3, include_items=["b", "c", "x"], allowed=ALLOWED)
+    prepared = planned.recommend(model(), user_id="u", limit=2, exclude_items=["a"], restriction=restriction)
+    query = prepared.query
+    assert query.allowed is not None
+    assert query.allowed.contains(np.arange(4)).tolist() == [False, True, False, False]
+    assert (query.limit, query.offset, query.exclude.tolist()) == (5, 3, [0])
+    assert (prepared.ignored_items, prepared.offset) == (("x",), 3)
+
+
+def test_each_hidden_pin_has_a_reason() -> None:
+    """The first reason that applies is given: unknown, excluded, seen, then filtered."""
+    pins = [("d", 0), ("x", 1), ("c", 2), ("a", 3), ("b", 4)]
+    restriction = Restriction(pins=pins, allowed=ItemSet.of_columns(np.array([0, 2, 3], np.int32), 4))
+    asked = {"user_id": "u", "limit": 10, "exclude_items": ["c"], "restriction": restriction}
+    prepared = planned.recommend(model(), **asked)
+    assert prepared.query.rules == Rules(pins=(Pin(3, 0),))
+    assert prepared.ignored_pins == (("x", "unknown"), ("c", "excluded"), ("a", "seen"), ("b", "seen"))
+    shown_again = planned.recommend(model(), include_seen=True, **asked)
+    assert shown_again.ignored_pins == (("x", "unknown"), ("c", "excluded"), ("b", "filtered"))
+
+
+def test_a_training_user_gets_the_same_query_by_row_and_by_id() -> None:
+    """The query by row has no rules of the recipe."""
+    by_id = planned.recommend(model(), user_id="u", limit=2, restriction=Restriction(allowed=ALLOWED)).query
+    by_row = known_user(Offer(model=model(), available=ALLOWED), 0, limit=2)
+    assert by_row.allowed is not None
+    assert by_row.allowed.equals(ALLOWED)
+    assert by_row._replace(allowed=None) == by_id._replace(allowed=None)
