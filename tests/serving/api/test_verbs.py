@@ -180,24 +180,24 @@ async def test_a_new_filter_waits_for_at_most_one_step_of_a_batch(
     """After each step, a batch goes to the end of the queue of heavy work. A light filter waits for no step."""
     prepared: list[int] = []
     may_go_on, begun = threading.Event(), threading.Event()
-    prepare = RecommendRequest.prepare
+    planned = verbs.plan
 
     def noted(asked: RecommendRequest, served: Any) -> Any:
         prepared.append(asked.limit)
         if len(prepared) == 1:
             begun.set()
             assert may_go_on.wait(10)
-        return prepare(asked, served)
+        return planned(asked, served)
 
     monkeypatch.setattr(verbs, "SLICE_S", 0.0)
-    monkeypatch.setattr(RecommendRequest, "prepare", noted)
+    monkeypatch.setattr(verbs, "plan", noted)
     async with serving() as (client, _), trio.open_nursery() as nursery:
         statuses: list[int] = []
 
         async def ask(path: str, body: object) -> None:
             statuses.append((await client.post(path, body)).status)
 
-        monkeypatch.setattr(RecommendRequest, "prepares_long", lambda *_: True)
+        monkeypatch.setattr(verbs, "plans_long", lambda *_: True)
         monkeypatch.setattr(verbs, "cost_of_request", lambda _: Cost.RULED if is_heavy else Cost.PLAIN)
         nursery.start_soon(ask, BATCH, {"requests": [{"user_id": "u3", "limit": 9}] * 20})
         await trio.to_thread.run_sync(begun.wait)
@@ -278,18 +278,18 @@ async def test_only_short_bodies_are_parsed_on_the_event_loop() -> None:
 async def test_a_batch_pauses_while_a_single_request_is_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
     prepared: list[int] = []
     may_go_on, begun = threading.Event(), threading.Event()
-    prepare = RecommendRequest.prepare
+    planned = verbs.plan
 
     def noted(asked: RecommendRequest, served: Any) -> Any:
         prepared.append(asked.limit)
         if asked.limit == 5:
             begun.set()
             assert may_go_on.wait(10)
-        return prepare(asked, served)
+        return planned(asked, served)
 
     monkeypatch.setattr(precedence, "PAUSE_SHARE", 1e9)
-    monkeypatch.setattr(RecommendRequest, "prepare", noted)
-    monkeypatch.setattr(RecommendRequest, "prepares_long", lambda *_: True)
+    monkeypatch.setattr(verbs, "plan", noted)
+    monkeypatch.setattr(verbs, "plans_long", lambda *_: True)
     async with serving() as (client, _), trio.open_nursery() as nursery:
         nursery.start_soon(client.post, RECOMMEND, {"user_id": "u3", "limit": 5})
         await trio.to_thread.run_sync(begun.wait)
@@ -303,8 +303,8 @@ async def test_a_batch_pauses_while_a_single_request_is_prepared(monkeypatch: py
 async def test_a_request_that_waits_too_long_for_a_thread_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server refuses the request before it prepares it."""
     prepared: list[object] = []
-    monkeypatch.setattr(RecommendRequest, "prepare", lambda *asked: prepared.append(asked))
-    monkeypatch.setattr(RecommendRequest, "prepares_long", lambda *_: True)
+    monkeypatch.setattr(verbs, "plan", lambda *asked: prepared.append(asked))
+    monkeypatch.setattr(verbs, "plans_long", lambda *_: True)
     waiting = SimpleNamespace(tasks_waiting=int(10 / verbs.SLICE_S))
     monkeypatch.setattr(trio.CapacityLimiter, "statistics", lambda _: waiting)
     async with serving() as (client, _):
@@ -432,7 +432,7 @@ async def test_a_request_refused_for_its_cost_is_not_prepared(
     prepared: list[object] = []
     async with bounded("rate: 1/h, burst: 16") as (client, _):
         assert await statuses(client, {"user_id": "u4"}, 1) == [200]
-        monkeypatch.setattr(RecommendRequest, "prepare", lambda *asked: prepared.append(asked))
+        monkeypatch.setattr(verbs, "plan", lambda *asked: prepared.append(asked))
         assert await statuses(client, body, 1, path) == [429]
     assert not prepared
 
