@@ -23,6 +23,7 @@ from svc.model.recommenders.dense_weights import DenseWeightsScorer
 from svc.model.recommenders.factors import IALSScorer
 from svc.training.data.user_sample import solve_users
 from svc.training.fitting.export import assemble, to_scorer
+from tests import planned
 
 N_USERS, N_ITEMS, COMPONENTS = 80, 50, 6
 FORMS = list(product(["IALSPP", "ORIGINAL"], ["none", "log"], [(0.0, None), (0.5, None), (1.0, None), (0.5, 1.0)]))
@@ -106,7 +107,7 @@ def test_features_and_seeds_give_the_vectors_of_the_exact_solver(
 
 def scores_of(model: Model, **asked: Any) -> np.ndarray:
     """Return the score of every item that `u3` may get, by column, and 0 for the others."""
-    query = model.prepare_recommend(user_id="u3", user_features=None, limit=N_ITEMS, include_seen=True, **asked).query
+    query = planned.recommend(model, user_id="u3", user_features=None, limit=N_ITEMS, include_seen=True, **asked).query
     (ranking,) = model.rank([query])
     found = np.zeros(N_ITEMS)
     found[ranking.items] = ranking.scores
