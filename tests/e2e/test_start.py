@@ -13,7 +13,7 @@ from tests.e2e.test_new_items import HEAD, SIDE
 from tests.serving.artifacts import factor_model, popularity_model, write_artifact
 from tests.serving.client import model
 
-STARTS = 30
+STARTS = 15
 FAILED = frozenset({"warning", "error", "critical"})
 """Levels of events that tell of a failure."""
 
