@@ -44,22 +44,21 @@ _NUMBER_TAGS = frozenset((_PREFIX + "int", _PREFIX + "float"))
 _COLLECTION_TAGS = {_PREFIX + "map": MappingStartEvent, _PREFIX + "seq": SequenceStartEvent}
 
 
-def parse_yaml(data: bytes, where: str) -> Any:
+def parse_yaml(data: bytes, where: str, *, most_bytes: int = MAX_BYTES, most_values: int = MAX_SIZE) -> Any:
     """Return the one document in `data`. `where` is the file's name in messages.
 
     Raises RecipeError for text that is empty, invalid or no UTF-8, and RecipeSecurityError for a document that is too
     large or too deep, or has a tag that is not allowed.
     """
-    if len(data) > MAX_BYTES:
-        raise RecipeSecurityError(
-            f"{where}: the file is larger than {MAX_BYTES} bytes, the most that a recipe may have"
-        )
+    if len(data) > most_bytes:
+        kind = "a recipe" if most_bytes == MAX_BYTES else "such a file"
+        raise RecipeSecurityError(f"{where}: the file is larger than {most_bytes} bytes, the most that {kind} may have")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise RecipeError(f"{where}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
     try:
-        return _Builder(text, where).document()
+        return _Builder(text, where, most_values).document()
     except yaml.YAMLError as error:
         raise RecipeError(f"{where}: {_yaml_problem(error, text)}") from None
 
@@ -93,7 +92,8 @@ class _Built:
 class _Builder:
     """A builder of values from the events of one parser. An alias shares the value of its anchor."""
 
-    def __init__(self, text: str, where: str) -> None:
+    def __init__(self, text: str, where: str, most_values: int) -> None:
+        self._most_values = most_values
         self._loader: Any = yaml.SafeLoader(text)  # PyYAML has no types for its methods
         self._where = where
         self._anchors: dict[str, _Built] = {}
@@ -164,8 +164,8 @@ class _Builder:
         return _Built(values, size, height)
 
     def _add(self, event: Any, size: int, more: int) -> int:
-        if size + more > MAX_SIZE:
-            self._refuse(event, f"more than {MAX_SIZE} values, counting what aliases repeat")
+        if size + more > self._most_values:
+            self._refuse(event, f"more than {self._most_values} values, counting what aliases repeat")
         return size + more
 
     def _scalar(self, event: Any) -> Any:

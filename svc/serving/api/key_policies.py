@@ -28,11 +28,13 @@ from svc.errors import ApiError, ConfigError, KeyNotAllowed, RateLimited, Recipe
 from svc.metrics import KEY_REFUSALS, Metrics
 from svc.names import KEY_ID
 from svc.recipe.problems import field_path, nearest, shown
-from svc.recipe.yaml_reader import MAX_BYTES, parse_yaml
+from svc.recipe.yaml_reader import parse_yaml
 from svc.serving.api.authentication import RefusalThrottle
 from svc.serving.api.endpoint import Endpoint
 
 MAX_PATTERNS = 1_000
+MAX_BYTES, MAX_VALUES = 8 << 20, 400_000
+"""Bounds of the policy file. 10,000 keys with five fields each have 160,000 values, which take 8 s to read."""
 REFUSALS_PER_S, REFUSALS_AT_ONCE, LONGEST_WAIT_S = 100.0, 200.0, 10.0
 """The first REFUSALS_AT_ONCE refusals of a key are sent at once, and further refusals at REFUSALS_PER_S a second.
 
@@ -135,7 +137,7 @@ def parse_policies(data: bytes, where: str) -> dict[str, KeyPolicy]:
     message names its key id and field.
     """
     try:
-        tree = parse_yaml(data, where) if data.strip() else None
+        tree = parse_yaml(data, where, most_bytes=MAX_BYTES, most_values=MAX_VALUES) if data.strip() else None
     except RecipeError as error:
         raise ConfigError(f"SVC_API_KEY_POLICIES: {error.message}") from None
     if not isinstance(tree, dict):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -219,3 +220,63 @@ async def test_occasional_refusals_are_never_delayed() -> None:
     for _ in range(100):
         assert throttle.next_wait_s() == 0.0
         await trio.sleep(1 / PER_S)
+
+
+async def test_every_configured_key_stays_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """3,000 keys in turn compute one digest each. A cache of 1,024 keys computed one for each request."""
+    computed: list[bytes] = []
+
+    def fast(plaintext: bytes) -> bytes:
+        computed.append(plaintext)
+        return hashlib.sha256(plaintext).digest()
+
+    monkeypatch.setattr(authentication, "digest", fast)
+    keys = {f"k{number}": (b"%d" % number).rjust(43, b"0") for number in range(3000)}
+    auth = Authenticator({kid: hashlib.sha256(key).digest() for kid, key in keys.items()})
+    for _ in range(2):
+        for kid, key in keys.items():
+            if auth.kid_of(key) is None:
+                assert await auth.check(key, "c") == kid
+    assert len(computed) == 3000
+
+
+async def test_accepted_keys_stay_accepted_while_they_are_listed(digests: list[bytes]) -> None:
+    """After a reload they need no new digest, and have the key id that they have now."""
+    kept, renamed, removed = "a" * 43, "b" * 43, "c" * 43
+    auth = made(kept, renamed, removed)
+    for key in (kept, renamed, removed):
+        await auth.check(key.encode(), "c")
+    auth.replace(parse_api_keys(f"k0:{hash_api_key(kept)},new:{hash_api_key(renamed)}"))
+    digests.clear()
+    assert [auth.kid_of(key.encode()) for key in (kept, renamed, removed)] == ["k0", "new", None]
+    with pytest.raises(InvalidApiKey):
+        await auth.check(removed.encode(), "c")
+    assert digests == [removed.encode()]
+
+
+async def test_wrong_keys_do_not_hold_up_the_first_use_of_a_good_one(digests: list[bytes]) -> None:
+    """Unknown keys of clients without a wrong key go first, then newer ones. Cancelled ones leave the order."""
+    good, other = new_api_key(), new_api_key()
+    auth = made(good, other)
+    with pytest.raises(InvalidApiKey):
+        await auth.check(new_api_key().encode(), "flood")
+    digests.clear()
+    wrong = [new_api_key() for _ in range(50)]
+    async with trio.open_nursery() as nursery, trio.open_nursery() as flood:
+
+        async def ask(key: str, client: str) -> None:
+            with suppress(InvalidApiKey):
+                await auth.check(key.encode(), client)
+
+        for key in wrong:
+            flood.start_soon(ask, key, "flood")
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(ask, other, "flood")
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(ask, good, "shop")
+        await trio.testing.wait_all_tasks_blocked()
+        while auth.kid_of(other.encode()) is None:
+            await trio.lowlevel.checkpoint()
+        flood.cancel_scope.cancel()
+    assert [key.decode() for key in digests][1:3] == [good, other]
+    await auth.check(good.encode(), "later")

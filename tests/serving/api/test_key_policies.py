@@ -448,3 +448,20 @@ async def test_a_file_that_is_replaced_by_one_of_the_same_size_and_time_is_read(
             await trio.sleep(1)
         nursery.cancel_scope.cancel()
     assert (allowed(book, "a"), allowed(book, "b")) == (False, True)
+
+
+@pytest.mark.system
+def test_policies_for_ten_thousand_keys_are_read() -> None:
+    """The bounds of a recipe (20,000 values, 256 KiB) do not apply to them. Reading takes seconds."""
+    policy = "{recipes: [books, films], verbs: [recommend], rate: 30/min, burst: 60, expires: 2030-01-01}"
+    text = "".join(f"key-{number:05d}: {policy}\n" for number in range(10_000))
+    assert len(parse_policies(text.encode(), "policies.yaml")) == 10_000
+
+
+def test_the_policy_file_has_bounds() -> None:
+    """A longer file is refused, and so are aliases that multiply."""
+    with pytest.raises(ConfigError, match="larger than 8388608 bytes"):
+        parse_policies(b"#" * (8 << 20) + b"\n{}", "policies.yaml")
+    bomb = "a: &a [" + "x, " * 1000 + "]\nb: &b [" + "*a, " * 1000 + "]\n"
+    with pytest.raises(ConfigError, match="more than 400000 values"):
+        parse_policies(bomb.encode(), "policies.yaml")
