@@ -149,13 +149,13 @@ class NewestFirst:
         if self._busy:
             is_wrong = trio.current_time() < (self._wrong.get(client) or -math.inf) + WRONG_FOR_S
             self._count += 1
-            place = (is_wrong, -self._count, trio.Event())
-            heappush(self._waiting, place)
+            waiter = (is_wrong, -self._count, trio.Event())
+            heappush(self._waiting, waiter)
             try:
-                await place[2].wait()
+                await waiter[2].wait()
             except trio.Cancelled:
-                if place in self._waiting:
-                    self._waiting.remove(place)
+                if waiter in self._waiting:
+                    self._waiting.remove(waiter)
                     heapify(self._waiting)
                 else:
                     self._next()
