@@ -14,7 +14,7 @@ import numpy as np
 from pydantic_core import to_json
 
 from svc.asking.item_tables import ROWS_AT_ONCE, MetadataTable, ids_and_features, load_metadata, read_item_table
-from svc.errors import DataSourceError
+from svc.errors import DataSourceError, FeaturesNotSupported, FeatureValueUnusable
 from svc.model.ids import IdTable
 from svc.model.model import Model
 from svc.model.ranking.filter_fields import FilterFields
@@ -111,13 +111,15 @@ def new_items_of_recipe(
 ) -> NewItems | None:
     """Return the items of the recipe's list that the model does not know, or None if the recipe has no such list.
 
-    Blocks. Raises the errors of `read_new_items`, FeaturesNotSupported if the model has no item features, and
-    FeatureValueUnusable, which names the row.
+    Blocks. Raises the errors of `read_new_items`, and DataSourceError if the model cannot use the list.
     """
     declared = recipe.recipe.serving.new_items
     if declared is None:
         return None
-    return place(read_new_items(recipe, settings, variables, model.n_items), model, declared)
+    try:
+        return place(read_new_items(recipe, settings, variables, model.n_items), model, declared)
+    except (FeatureValueUnusable, FeaturesNotSupported) as error:
+        raise DataSourceError(f"the model cannot use the list of new items: {error.message}") from None
 
 
 def place(

@@ -21,7 +21,7 @@ from svc.cli.common import (
     verifying_keys,
 )
 from svc.env_file import environment
-from svc.errors import DataSourceError, FeaturesNotSupported, FeatureValueUnusable, UsageError, UsersNotServed
+from svc.errors import UsageError, UsersNotServed
 from svc.names import Order
 from svc.recipe.filter_tree import Filter, FilterProblem, parse_filter
 from svc.settings import Settings
@@ -29,7 +29,6 @@ from svc.settings import Settings
 if TYPE_CHECKING:
     from svc.export.request import ExportRequest
     from svc.export.run import OpenedArtifact
-    from svc.model.ids import IdTable
     from svc.model.model import Model
     from svc.model.ranking.item_sets import ItemSet
     from svc.model.ranking.new_items import NewItems
@@ -56,25 +55,28 @@ Beside the file lies its manifest, <output>.manifest.json, written last.
 
 
 def allowed_items(
-    recipe: LoadedRecipe, tree: Any, item_ids: IdTable, settings: Settings, variables: Mapping[str, str]
+    recipe: LoadedRecipe,
+    tree: Any,
+    model: Model,
+    settings: Settings,
+    variables: Mapping[str, str],
+    new: NewItems | None = None,
 ) -> ItemSet | None:
-    """Return the items that pass `serving.filter`, the list of available items and the filter `tree` of --filter.
+    """Return the items that the recipe's server would permit now and that pass the filter `tree` of --filter.
 
-    None means all items. `item_ids` are the ids of the model's items, followed by those of the new items.
+    None means all items. `new` are new items that may be recommended too.
 
     Raises UsageError for a tree that is no filter, MetadataError and DataSourceError for tables that cannot be read.
     """
     from svc.asking.item_tables import load_metadata
-    from svc.asking.policy import Policy
-    from svc.model.ranking.item_sets import intersect
+    from svc.asking.offer import Offer
+    from svc.model.ranking.new_items import ids_with
 
-    own, requested = Policy.of(recipe.recipe).filter, _parse_tree(tree, recipe, settings)
-    filters = [part for part in (own, requested) if part is not None]
-    matching: list[ItemSet] = []
-    if filters:
-        fields = load_metadata(recipe, settings, item_ids, variables).filters
-        matching = [fields.items(part) for part in filters]
-    return intersect(*matching, _available_items(recipe, item_ids, settings, variables))
+    asked, fields = _parse_tree(tree, recipe, settings), None
+    if asked is not None:
+        fields = load_metadata(recipe, settings, ids_with(model.item_ids, new), variables).filters
+    offer = Offer.read(recipe, model, settings, variables, new_items=new, filters=fields)
+    return offer.allowed_items(None if asked is None else offer.filters.items(asked))
 
 
 def _parse_tree(tree: Any, recipe: LoadedRecipe, settings: Settings) -> Filter | None:
@@ -86,21 +88,6 @@ def _parse_tree(tree: Any, recipe: LoadedRecipe, settings: Settings) -> Filter |
         return parse_filter(tree, open_kinds)
     except FilterProblem as problem:
         raise UsageError(f"--filter: {problem}") from None
-
-
-def _available_items(
-    recipe: LoadedRecipe, item_ids: IdTable, settings: Settings, variables: Mapping[str, str]
-) -> ItemSet | None:
-    """Return the items that the recipe's list makes available, or None without a list.
-
-    Raises DataSourceError if the list cannot be read, because an export has no earlier list to use instead.
-    """
-    declared = recipe.recipe.serving.availability
-    if declared is None:
-        return None
-    from svc.asking.item_lists import available_items, read_ids
-
-    return available_items(declared, read_ids(recipe, settings, variables, len(item_ids)), item_ids)
 
 
 def command(
@@ -263,7 +250,7 @@ def _open(
     from dataclasses import replace
     from pathlib import Path
 
-    from svc.model.ranking.new_items import ids_with
+    from svc.asking.item_lists import new_items_of_recipe
 
     recipe, variables = load(Path(source), env_var, settings, for_serving=True)
     for where, spec in recipe.recipe.sources().items():
@@ -275,20 +262,6 @@ def _open(
     opened = open_artifact(recipe.output_uri, verifying_keys(settings, unsigned=unsigned), settings)
     if request.to_users:
         return opened, request
-    new = None if request.related else new_items(recipe, opened.model, settings, variables)
-    allowed = allowed_items(recipe, request.filter, ids_with(opened.model.item_ids, new), settings, variables)
+    new = None if request.related else new_items_of_recipe(recipe, opened.model, settings, variables)
+    allowed = allowed_items(recipe, request.filter, opened.model, settings, variables, new)
     return opened, replace(request, allowed=allowed, new=new)
-
-
-def new_items(loaded: LoadedRecipe, model: Model, settings: Settings, variables: Mapping[str, str]) -> NewItems | None:
-    """Return the new items that the recipe's server would recommend at this moment.
-
-    Returns None if the recipe has no list of new items. Raises DataSourceError or MetadataError if the list cannot be
-    read or the model cannot use it, because an export has no earlier list to use instead.
-    """
-    from svc.asking.item_lists import new_items_of_recipe
-
-    try:
-        return new_items_of_recipe(loaded, model, settings, variables)
-    except (FeatureValueUnusable, FeaturesNotSupported) as error:
-        raise DataSourceError(f"the model cannot use the list of new items: {error.message}") from None

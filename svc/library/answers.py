@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -24,7 +24,9 @@ from svc.library.items import ItemTable
 from svc.library.tables import id_series, plain
 from svc.model.explain import POPULAR, Because, Disliked, PopularityReason, Reasons
 from svc.model.model import Model
+from svc.model.ranking.filter_fields import NO_FIELDS
 from svc.model.ranking.item_sets import ItemSet
+from svc.model.ranking.new_items import NewItems
 from svc.model.ranking.query import Prepared, Query, Ranking
 
 if TYPE_CHECKING:
@@ -43,6 +45,13 @@ class FramedOffer(Offer):
     """An offer whose answers are DataFrames with the columns of `items`, one row for each item and new item."""
 
     items: ItemTable | None = None
+
+    @classmethod
+    def of(cls, model: Model, items: ItemTable | None = None, new: NewItems | None = None) -> Self:
+        """Return the offer of a model without a recipe, with the caller's tables."""
+        return cls(
+            model=model, items=items, filters=NO_FIELDS if items is None else items.filters, new_items=new or None
+        )
 
 
 def question(schema: type[AnyQuestion], offer: FramedOffer, controls: Mapping[str, Any]) -> AnyQuestion:

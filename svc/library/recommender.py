@@ -13,7 +13,6 @@ import pandas as pd
 from svc import logs
 from svc.artifact.keys import SigningKeys, load_signing_keys, parse_signing_keys
 from svc.artifact.store import require_file
-from svc.asking.policy import DEFAULT_POLICY, Policy
 from svc.asking.requests import PopularQuery, RecommendRequest, RelatedRequest, UsersRequest
 from svc.env_file import environment, key_list, keys_hint
 from svc.errors import ConfigError, UsageError
@@ -30,10 +29,9 @@ from svc.library.answers import (
     reasons_frame,
     score_frame,
 )
-from svc.library.items import ItemTable, item_table, new_items_of
+from svc.library.items import item_table, new_items_of
 from svc.library.tables import facts_table, id_series
-from svc.model.ranking.filter_fields import NO_FIELDS
-from svc.model.ranking.new_items import NewItems, ids_with
+from svc.model.ranking.new_items import ids_with
 from svc.model.ranking.query import Query, Ranking
 from svc.names import Order
 from svc.recipe.algorithms import short_name
@@ -56,23 +54,10 @@ class Recommender:
     DataFrame. `filter`, `limits` and `boosts` need `items`, or after `svc.train` the recipe's `filter_fields`.
     """
 
-    def __init__(
-        self,
-        opened: OpenedArtifact,
-        items: ItemTable | None = None,
-        policy: Policy = DEFAULT_POLICY,
-        new: NewItems | None = None,
-    ) -> None:
+    def __init__(self, opened: OpenedArtifact, offer: FramedOffer | None = None) -> None:
+        offer = offer or FramedOffer.of(opened.model)
         self._opened = opened
-        filters = NO_FIELDS if items is None else items.filters
-        self._offer = FramedOffer(
-            model=opened.model,
-            items=items,
-            filters=filters,
-            policy=replace(policy, users=True),
-            new_items=new or None,
-            always=None if policy.filter is None else filters.items(policy.filter),
-        )
+        self._offer = replace(offer, policy=replace(offer.policy, users=True))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore a pickled or copied recommender. Models leave derived data out of pickles, so it is computed."""
@@ -526,7 +511,8 @@ def load(
     opened = open_artifact(str(artifact), signing_keys(keys, settings, str(artifact)), settings)
     new = new_items_of(new_items, opened, new_items_share, new_items_min_share)
     ids = ids_with(opened.model.item_ids, new)
-    return Recommender(opened, None if items is None else item_table(items, ids, id_column_of(opened)), new=new)
+    table = None if items is None else item_table(items, ids, id_column_of(opened))
+    return Recommender(opened, FramedOffer.of(opened.model, table, new))
 
 
 def id_column_of(opened: OpenedArtifact) -> str:

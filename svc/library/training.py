@@ -17,14 +17,15 @@ from svc import logs
 from svc.artifact.keys import parse_signing_keys
 from svc.artifact.store import SHA8, open_store, read_verified
 from svc.asking.item_lists import new_items_of_recipe
-from svc.asking.policy import Policy
 from svc.env_file import environment
 from svc.errors import RecipeError, UsageError
 from svc.export.run import OpenedArtifact, open_artifact
+from svc.library.answers import FramedOffer
 from svc.library.items import ItemTable, item_table, items_of_recipe, new_items_of
 from svc.library.recommender import Keys, Recommender, id_column_of, keys_text
 from svc.library.tables import as_arrow, as_table, check_interactions, column_names, facts_table, is_table, require
 from svc.model.ids import IdTable
+from svc.model.ranking.filter_fields import NO_FIELDS
 from svc.model.ranking.new_items import ids_with
 from svc.progress import progress_here
 from svc.recipe.filter_tree import FilterProblem, either
@@ -105,7 +106,7 @@ def _recommender(
     recipe: LoadedRecipe,
     settings: Settings,
     variables: Mapping[str, str],
-    model: OpenedArtifact | str,
+    artifact: OpenedArtifact | str,
     *,
     items: Any,
     new_items: Any,
@@ -113,10 +114,10 @@ def _recommender(
 ) -> Recommender:
     """Return a recommender with the caller's tables or, where these are None, with those of the recipe.
 
-    `model` is the trained model, or the location of its artifact. Raises UsageError if the caller's table does not fit
-    the recipe's rules.
+    `artifact` is the trained model, or the location of its artifact. Raises UsageError if the caller's table does not
+    fit the recipe's rules.
     """
-    opened = _open(model, settings) if isinstance(model, str) else model
+    opened = _open(artifact, settings) if isinstance(artifact, str) else artifact
     if new_items is None:
         new = new_items_of_recipe(recipe, opened.model, settings, variables)
     else:
@@ -127,7 +128,12 @@ def _recommender(
     else:
         table = item_table(items, ids, id_column_of(opened))
         _check_rules(recipe, table)
-    return Recommender(opened, table, Policy.of(recipe.recipe), new)
+    filters = NO_FIELDS if table is None else table.filters
+    model = opened.model
+    return Recommender(
+        opened,
+        FramedOffer.read(recipe, model, settings, variables, new_items=new, filters=filters, items=table),
+    )
 
 
 def _check_rules(recipe: LoadedRecipe, table: ItemTable) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from svc.artifact.keys import parse_signing_keys
-from svc.cli.recommend import new_items
+from svc.asking.item_lists import new_items_of_recipe
 from svc.cli.validate import check_new_items
 from svc.errors import DataSourceError
 from svc.export.request import ExportRequest
@@ -62,7 +62,7 @@ def test_validate_counts_new_and_known_items(tmp_path: Path) -> None:
         "the model cannot use the list: data row 1, item 'x': feature 'age': a text is not a number; give one or null",
     )
     with pytest.raises(DataSourceError, match="the model cannot use the list of new items: data row 1, item 'x'"):
-        new_items(shop, model(), SETTINGS, {})
+        new_items_of_recipe(shop, model(), SETTINGS, {})
     (tmp_path / "new.csv").write_text("item_id,tag,age\nx,a,1\nx,a,1\n", encoding="utf-8")
     assert detail()[0] is False
 
@@ -74,7 +74,7 @@ def test_an_export_has_the_new_items_that_a_server_would_recommend(tmp_path: Pat
     shop = recipe_with(tmp_path, "item_id,tag,age\nx,a,80\ni3,b,2\ny,b,12\n", serving=serving)
     write_artifact(tmp_path / "a.svc", model(), head=HEAD)
     opened = open_artifact(str(tmp_path / "a.svc"), parse_signing_keys(SIGNING_KEYS), SETTINGS)
-    new = new_items(shop, opened.model, SETTINGS, {})
+    new = new_items_of_recipe(shop, opened.model, SETTINGS, {})
     assert new is not None
     output = tmp_path / "all.csv"
     export(ExportRequest(str(output), limit=60, new=new), opened, SETTINGS)

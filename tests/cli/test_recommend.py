@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -50,6 +51,7 @@ def test_wrong_usage_ends_with_2(capsys: Any, arguments: list[str], words: str) 
 
 
 ITEMS = IdTable.from_ids(["a", "b", "c", "d"])
+MODEL = cast(Any, SimpleNamespace(item_ids=ITEMS))
 
 
 @pytest.fixture
@@ -95,23 +97,23 @@ def names(found: Any) -> list[str]:
 
 def test_without_filters_and_lists_all_items_are_allowed(make: Any) -> None:
     """No table is read for this."""
-    assert allowed_items(make(None), None, ITEMS, Settings(), {}) is None
+    assert allowed_items(make(None), None, MODEL, Settings(), {}) is None
 
 
 def test_filters_and_lists_are_joined(make: Any) -> None:
     """The allowed items are those that the server would show, without those that --filter excludes."""
     sold_out = {"source": {"type": "csv", "path": "sold_out.csv"}, "id_column": "item_id", "mode": "deny"}
     asked = {"year": {"gte": 1995}}
-    assert names(allowed_items(make(None), asked, ITEMS, Settings(), {})) == ["c", "d"]
-    assert names(allowed_items(make({"availability": sold_out}), None, ITEMS, Settings(), {})) == ["a", "b", "d"]
+    assert names(allowed_items(make(None), asked, MODEL, Settings(), {})) == ["c", "d"]
+    assert names(allowed_items(make({"availability": sold_out}), None, MODEL, Settings(), {})) == ["a", "b", "d"]
     both = make({"availability": sold_out, "filter": {"year": {"lte": 2000}}})
-    assert names(allowed_items(both, asked, ITEMS, Settings(), {})) == ["d"]
+    assert names(allowed_items(both, asked, MODEL, Settings(), {})) == ["d"]
 
 
 def test_a_wrong_filter_is_wrong_usage(make: Any) -> None:
     """The message names the place in the tree. A field that the server may not show cannot be filtered on."""
     with pytest.raises(UsageError, match="--filter: year"):
-        allowed_items(make(None), {"year": {"gte": "soon"}}, ITEMS, Settings(), {})
+        allowed_items(make(None), {"year": {"gte": "soon"}}, MODEL, Settings(), {})
     hidden = Settings(metadata_field_deny=frozenset({"year"}))
     with pytest.raises(UsageError, match="year"):
-        allowed_items(make(None), {"year": {"gte": 1995}}, ITEMS, hidden, {})
+        allowed_items(make(None), {"year": {"gte": 1995}}, MODEL, hidden, {})

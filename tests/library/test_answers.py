@@ -23,6 +23,7 @@ from svc import errors
 from svc.asking.item_tables import MetadataTable
 from svc.errors import UsageError
 from svc.export.run import OpenedArtifact
+from svc.library.answers import FramedOffer
 from svc.library.items import item_table
 from svc.metrics import Metrics
 from svc.model.ids import IdTable
@@ -146,7 +147,10 @@ async def both(model: Model) -> AsyncIterator[tuple[Client, svc.Recommender]]:
             )
         )
         opened = OpenedArtifact(model, HEADER, "sha256:" + "0" * 64, "")
-        yield Client(Application(state)), svc.Recommender(opened, item_table(frame, model.item_ids, "item_id"))
+        yield (
+            Client(Application(state)),
+            svc.Recommender(opened, FramedOffer.of(model, item_table(frame, model.item_ids, "item_id"))),
+        )
         nursery.cancel_scope.cancel()
 
 
