@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, TypeAdapter, WithJsonSchema
@@ -94,6 +95,23 @@ def _feature_value(value: object) -> object:
         " or a list of at most {labels} of these",
         {"text": MAX_TEXT_CHARACTERS, "labels": MAX_LABELS},
     )
+
+
+class Kind(StrEnum):
+    """The content of a field, declared with its type. Hints and the conversion of Python values read it."""
+
+    ID = "id"
+    IDS = "ids"
+    ITEMS = "items"
+    """Ids, or objects with an id and a number."""
+    OBJECTS = "objects"
+    FILTER = "filter"
+
+
+def kinds_of(schema: type[BaseModel]) -> dict[str, Kind]:
+    """Return the kinds of the fields that have one, by name."""
+    kinds = ((name, part) for name, field in schema.model_fields.items() for part in field.metadata)
+    return {name: part for name, part in kinds if isinstance(part, Kind)}
 
 
 Id = Annotated[str, Field(min_length=1, max_length=MAX_ID_CHARACTERS)]
@@ -233,7 +251,7 @@ class BoostAsked(_Asked):
 class PinAsked(_Asked):
     """An item at a fixed position of the whole ranking, counted from 0."""
 
-    item_id: Id
+    item_id: Annotated[Id, Kind.ID]
     position: Place
 
 

@@ -12,10 +12,6 @@ from pydantic import BaseModel
 
 from svc.errors import NotFound
 
-_IDS = frozenset(
-    {"user_id", "item_id", "seed_items", "exclude_items", "include_items", "include_users", "exclude_users"}
-    | {"history", "dislikes", "shown"}
-)
 _OTHER_NAMES = {
     **dict.fromkeys(("count", "n", "k", "num", "top_k", "topk", "size", "num_results", "numresults"), "limit"),
     **dict.fromkeys(("hitsperpage", "per_page", "perpage", "page_size", "pagesize"), "limit"),
@@ -100,19 +96,17 @@ def whole_number(description: str | None) -> str:
 
 
 def wrong_id(path: tuple[int | str, ...], message: str, value: object) -> str:
-    """Return the message for a value that is not a string, with an example if it is an id."""
-    if not any(part in _IDS for part in path if isinstance(part, str)):
-        return message
+    """Return the message for an id that is not a string, with an example."""
     if isinstance(value, list):
         several = "; :batch-recommend takes several users" if path[-1] == "user_id" else ""
         return f"one id belongs here, not a list{several}"
     return f'{message}; ids are strings: "17", not 17'
 
 
-def wrong_value(path: tuple[int | str, ...], message: str, kind: str, value: object) -> str:
+def wrong_value(path: tuple[int | str, ...], message: str, kind: str, value: object, *, is_id: bool) -> str:
     """Return the message for a value that pydantic refuses. `kind` is pydantic's type of the error."""
     match kind:
-        case "string_type":
+        case "string_type" if is_id:
             return wrong_id(path, message, value)
         case "bool_type":
             return "Input should be true or false, without quotes"

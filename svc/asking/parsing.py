@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from svc.asking import hints
+from svc.asking.fields import Kind, kinds_of
 from svc.errors import ValidationFailed
 from svc.recipe.problems import model_at
 
@@ -131,7 +132,19 @@ def _message_of(item: ErrorDetails, schema: type[BaseModel]) -> str:
     if block is not None and kind == "int_type":
         field = block.model_fields.get(str(loc[-1]))
         return hints.whole_number(None if field is None else field.description)
-    return hints.wrong_value(loc, message, kind, item["input"])
+    return hints.wrong_value(loc, message, kind, item["input"], is_id=_kind_at(schema, loc) in _WITH_IDS)
+
+
+_WITH_IDS = (Kind.ID, Kind.IDS, Kind.ITEMS)
+
+
+def _kind_at(schema: type[BaseModel], loc: tuple[int | str, ...]) -> Kind | None:
+    """Return the kind of the innermost declared field on the way to `loc`, or None if it has none."""
+    for depth in range(len(loc) - 1, -1, -1):
+        block = model_at(schema, loc[:depth])
+        if block is not None and loc[depth] in block.model_fields:
+            return kinds_of(block).get(str(loc[depth]))
+    return None
 
 
 def _shown(part: int | str) -> int | str:

@@ -30,6 +30,7 @@ from svc.asking.fields import (
     HistoryItem,
     Id,
     ItemFeatures,
+    Kind,
     LimitAsked,
     PinAsked,
     Place,
@@ -69,6 +70,7 @@ class ItemsRequest(Question):
     limit: Annotated[int, Field(ge=1, le=MAX_LIMIT, description="Most items to return."), BeforeValidator(whole)] = 10
     exclude_items: Annotated[
         list[Id],
+        Kind.IDS,
         Field(
             default_factory=list,  # pydantic would copy a default deeply for each request
             max_length=MAX_EXCLUDED,
@@ -78,10 +80,14 @@ class ItemsRequest(Question):
         ),
     ]
     filter: Annotated[
-        Tree, Field(description="Conditions on the recipe's filter fields. Only items that satisfy them are ranked.")
+        Tree,
+        Kind.FILTER,
+        Field(description="Conditions on the recipe's filter fields. Only items that satisfy them are ranked."),
     ] = None
     include_items: Annotated[
-        list[Id] | None, Field(max_length=MAX_INCLUDED, fail_fast=True, description="Only these items are ranked.")
+        list[Id] | None,
+        Kind.IDS,
+        Field(max_length=MAX_INCLUDED, fail_fast=True, description="Only these items are ranked."),
     ] = None
     offset: Annotated[Place, Field(description="Items of the ranking before the first that is returned.")] = 0
     explain: Annotated[
@@ -94,13 +100,17 @@ class ItemsRequest(Question):
     ] = None
     limits: Annotated[
         list[LimitAsked] | None,
+        Kind.OBJECTS,
         Field(max_length=MAX_LIMITS, description="Most items with the same value of a field."),
     ] = None
     boosts: Annotated[
-        list[BoostAsked] | None, Field(max_length=MAX_BOOSTS, description="Factors for items that satisfy a filter.")
+        list[BoostAsked] | None,
+        Kind.OBJECTS,
+        Field(max_length=MAX_BOOSTS, description="Factors for items that satisfy a filter."),
     ] = None
     pins: Annotated[
         list[PinAsked] | None,
+        Kind.OBJECTS,
         Field(
             max_length=MAX_PINS,
             description="Items at fixed places of the ranking. Items and places must be distinct.",
@@ -139,7 +149,7 @@ class RecommendRequest(ItemsRequest):
         }
     )
 
-    user_id: Annotated[Id | None, Field(description="A user of the training data.")] = None
+    user_id: Annotated[Id | None, Kind.ID, Field(description="A user of the training data.")] = None
     user_features: Annotated[
         Features | None, Field(description="Features of a user that training never saw. Not used for a known user.")
     ] = None
@@ -152,6 +162,7 @@ class RecommendRequest(ItemsRequest):
     ] = None
     history: Annotated[
         list[HistoryItem] | None,
+        Kind.ITEMS,
         Field(max_length=MAX_HISTORY, fail_fast=True, description="Items of the training data that the user chose."),
     ] = None
     history_mode: Annotated[
@@ -160,6 +171,7 @@ class RecommendRequest(ItemsRequest):
     ] = "append"
     dislikes: Annotated[
         list[Dislike] | None,
+        Kind.ITEMS,
         Field(
             max_length=MAX_DISLIKES,
             fail_fast=True,
@@ -172,6 +184,7 @@ class RecommendRequest(ItemsRequest):
     ] = None
     shown: Annotated[
         list[ShownItem] | None,
+        Kind.ITEMS,
         Field(
             max_length=MAX_SHOWN, fail_fast=True, description="Items that the user was shown before. They rank lower."
         ),
@@ -218,6 +231,7 @@ class RelatedRequest(ItemsRequest):
 
     seed_items: Annotated[
         list[Id] | None,
+        Kind.IDS,
         Field(
             min_length=1,
             max_length=MAX_SEEDS,
@@ -246,7 +260,7 @@ class UsersRequest(Question):
         },
     )
 
-    item_id: Annotated[Id | None, Field(description="An item of the training data.")] = None
+    item_id: Annotated[Id | None, Kind.ID, Field(description="An item of the training data.")] = None
     item_features: Annotated[
         Features | None,
         Field(
@@ -271,10 +285,12 @@ class UsersRequest(Question):
     ] = None
     include_users: Annotated[
         list[Id] | None,
+        Kind.IDS,
         Field(max_length=MAX_USERS, fail_fast=True, description="Only these users are ranked, without unknown ones."),
     ] = None
     exclude_users: Annotated[
         list[Id] | None,
+        Kind.IDS,
         Field(
             max_length=MAX_USERS,
             fail_fast=True,
@@ -313,7 +329,9 @@ class SampleUserQuery(BaseModel):
 
     model_config = ConfigDict(strict=True, frozen=True)
 
-    user_id: Annotated[Id | None, Field(description="A user of the training data, by default a random one.")] = None
+    user_id: Annotated[
+        Id | None, Kind.ID, Field(description="A user of the training data, by default a random one.")
+    ] = None
 
 
 class PopularQuery(BaseModel):
@@ -329,6 +347,7 @@ class PopularQuery(BaseModel):
     ] = 0
     filter: Annotated[
         Any,
+        Kind.FILTER,
         Field(
             description="Conditions on the recipe's filter fields, as JSON. Only items that satisfy them are listed.",
             examples=['{"genres": {"any": ["Crime"]}}'],

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from svc.asking.fields import Kind, kinds_of
 from svc.asking.offer import Offer
 from svc.asking.parsing import parse
 from svc.asking.plan import plan
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
     from svc.model.model import Model
 
 AnyQuestion = TypeVar("AnyQuestion", RecommendRequest, RelatedRequest, PopularQuery, UsersRequest)
-_IDS = ("exclude_items", "include_items", "seed_items", "include_users", "exclude_users")
-_LISTS = (*_IDS, "history", "limits", "boosts", "pins")
 _FILTERING = ("filter", "limits", "boosts")
 
 
@@ -59,7 +58,8 @@ def question(schema: type[AnyQuestion], offer: FramedOffer, controls: Mapping[st
 
     Raises UsageError for an invalid argument, and for a filter, limits or boosts if there is no item table.
     """
-    given = {name: _to_json(name, value) for name, value in controls.items() if value is not None}
+    kinds = kinds_of(schema)
+    given = {name: _to_json(name, kinds.get(name), value) for name, value in controls.items() if value is not None}
     asked = next((name for name in _FILTERING if given.get(name)), None)
     if asked is not None and not offer.filters.fields:
         raise UsageError(f"{asked}: needs a table of the items: give svc.load or svc.train a DataFrame as items=")
@@ -116,15 +116,18 @@ def _as_list(name: str, values: object) -> list[Any]:
     return values.to_pylist() if isinstance(values, pa.Array | pa.ChunkedArray) else list(values)
 
 
-def _to_json(name: str, value: object) -> object:
+def _to_json(name: str, kind: Kind | None, value: object) -> object:
     """Convert an argument to the JSON value that requests take."""
-    if name in ("user_id", "item_id"):
-        return checked_id(name, value)
-    if name in _IDS:
-        return checked_ids(name, value)
-    if name in ("history", "dislikes", "shown"):
-        return [_entry(name, entry) for entry in _as_list(name, value)]
-    return plain(_as_list(name, value) if name in _LISTS else value)
+    match kind:
+        case Kind.ID:
+            return checked_id(name, value)
+        case Kind.IDS:
+            return checked_ids(name, value)
+        case Kind.ITEMS:
+            return [_entry(name, entry) for entry in _as_list(name, value)]
+        case Kind.OBJECTS:
+            return plain(_as_list(name, value))
+    return plain(value)
 
 
 def _entry(name: str, entry: object) -> object:

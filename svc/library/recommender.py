@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import pandas as pd
 
@@ -29,6 +29,7 @@ from svc.library.answers import (
     reasons_frame,
     score_frame,
 )
+from svc.library.controls import Features, RecommendControls, RelatedControls, takes
 from svc.library.items import item_table, new_items_of
 from svc.library.tables import facts_table, id_series
 from svc.model.ranking.new_items import ids_with
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from svc.model.model import Model
 
 MAX_REASONS = 10
-Features = Mapping[str, object]
 
 
 class Recommender:
@@ -114,31 +114,8 @@ class Recommender:
         """Return the ids of all items, the most chosen first."""
         return self.model.item_ids.all()
 
-    def recommend(
-        self,
-        user_id: str | None = None,
-        *,
-        limit: int = 10,
-        offset: int = 0,
-        user_features: Features | None = None,
-        history: Sequence[str | Mapping[str, object]] | None = None,
-        history_mode: Literal["append", "replace"] | None = None,
-        dislikes: Sequence[str | Mapping[str, object]] | None = None,
-        fallback: Literal["none", "popular"] | None = None,
-        include_seen: bool | None = None,
-        shown: Sequence[str | Mapping[str, object]] | None = None,
-        rotation: float = 0.25,
-        seed: str | None = None,
-        shuffle: float = 0.25,
-        exclude_items: Sequence[str] = (),
-        include_items: Sequence[str] | None = None,
-        filter: Mapping[str, object] | None = None,
-        explain: int | None = None,
-        diversity: float | None = None,
-        limits: Sequence[Mapping[str, object]] | None = None,
-        boosts: Sequence[Mapping[str, object]] | None = None,
-        pins: Sequence[Mapping[str, object]] | None = None,
-    ) -> pd.DataFrame:
+    @takes(RecommendControls, RecommendRequest)
+    def recommend(self, user_id: str | None = None, **controls: Unpack[RecommendControls]) -> pd.DataFrame:
         """Return the best items for one user, as `:recommend` of the API does.
 
         Args:
@@ -184,33 +161,15 @@ class Recommender:
             svc.errors.FeatureValueUnusable: A value cannot be used.
             svc.errors.UsageError: An argument is invalid.
         """
-        return self._answer(self._question(RecommendRequest, locals()))
+        return self._answer(question(RecommendRequest, self._offer, {"user_id": user_id, **controls}))
 
+    @takes(RecommendControls, RecommendRequest)
     def recommend_many(
         self,
         users: Iterable[str] | None = None,
         *,
-        limit: int = 10,
-        offset: int = 0,
         unknown: Literal["raise", "skip"] = "raise",
-        user_features: Features | None = None,
-        history: Sequence[str | Mapping[str, object]] | None = None,
-        history_mode: Literal["append", "replace"] | None = None,
-        dislikes: Sequence[str | Mapping[str, object]] | None = None,
-        fallback: Literal["none", "popular"] | None = None,
-        include_seen: bool | None = None,
-        shown: Sequence[str | Mapping[str, object]] | None = None,
-        rotation: float = 0.25,
-        seed: str | None = None,
-        shuffle: float = 0.25,
-        exclude_items: Sequence[str] = (),
-        include_items: Sequence[str] | None = None,
-        filter: Mapping[str, object] | None = None,
-        explain: int | None = None,
-        diversity: float | None = None,
-        limits: Sequence[Mapping[str, object]] | None = None,
-        boosts: Sequence[Mapping[str, object]] | None = None,
-        pins: Sequence[Mapping[str, object]] | None = None,
+        **controls: Unpack[RecommendControls],
     ) -> pd.DataFrame:
         """Return the best items for many users, computed on all cores.
 
@@ -232,27 +191,12 @@ class Recommender:
         """
         if unknown not in ("raise", "skip"):
             raise UsageError(f"unknown: {unknown!r} is neither 'raise' nor 'skip'")
-        request = self._question(RecommendRequest, locals())
+        request = question(RecommendRequest, self._offer, controls)
         ids = self.users() if users is None else checked_ids("users", users)
         return many_frame(self._offer, request, ids, skip=unknown == "skip")
 
-    def related(
-        self,
-        seed_items: Sequence[str] = (),
-        *,
-        limit: int = 10,
-        offset: int = 0,
-        item_features: Features | Mapping[str, Features] | None = None,
-        user_features: Features | None = None,
-        exclude_items: Sequence[str] = (),
-        include_items: Sequence[str] | None = None,
-        filter: Mapping[str, object] | None = None,
-        explain: int | None = None,
-        diversity: float | None = None,
-        limits: Sequence[Mapping[str, object]] | None = None,
-        boosts: Sequence[Mapping[str, object]] | None = None,
-        pins: Sequence[Mapping[str, object]] | None = None,
-    ) -> pd.DataFrame:
+    @takes(RelatedControls, RelatedRequest)
+    def related(self, seed_items: Sequence[str] = (), **controls: Unpack[RelatedControls]) -> pd.DataFrame:
         """Return the items that go best with other items, as `:recommend-related` of the API does.
 
         Args:
@@ -272,9 +216,8 @@ class Recommender:
             svc.errors.FeatureValueUnusable: A value cannot be used.
             svc.errors.UsageError: An argument is invalid.
         """
-        if isinstance(seed_items, Sequence) and not len(seed_items):
-            del seed_items
-        return self._answer(self._question(RelatedRequest, locals()))
+        seeds = None if isinstance(seed_items, Sequence) and not len(seed_items) else seed_items
+        return self._answer(question(RelatedRequest, self._offer, {"seed_items": seeds, **controls}))
 
     def recommend_users(
         self,

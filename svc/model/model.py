@@ -105,7 +105,7 @@ class Model(Stored):
     @property
     def reads_characters(self) -> bool:
         """Return whether encoding the features of a request may take milliseconds."""
-        return any(encoder.reads_characters for encoder in self._encoders())
+        return self._reads_characters
 
     @property
     def kind(self) -> str:
@@ -115,6 +115,7 @@ class Model(Stored):
     def ready(self) -> None:
         """Compute the derived data of all parts. Takes up to about a second for a large model."""
         self._finder = IdFinder(self.item_ids)
+        self._reads_characters = any(encoder.reads_characters for encoder in self._encoders())
         self.scorer.ready()
         if self.ranker is not None:
             self.ranker.ready()

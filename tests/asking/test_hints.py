@@ -41,8 +41,10 @@ def test_only_ids_get_the_hint_at_quotes() -> None:
     """A number as an item id gets the hint to put it in quotes. Other fields get the plain message."""
     message = 'Input should be a valid string; ids are strings: "17", not 17'
     assert hints.wrong_id(("exclude_items", 3), "Input should be a valid string", 7) == message
-    other = ("boosts", 0, "filter")
-    assert hints.wrong_id(other, "Input should be a valid string", 7) == "Input should be a valid string"
+    other = ("seed",)
+    assert hints.wrong_value(other, "Input should be a valid string", "string_type", 7, is_id=False) == (
+        "Input should be a valid string"
+    )
     assert hints.wrong_id(("exclude_items", 3), message, ["a"]) == "one id belongs here, not a list"
 
 

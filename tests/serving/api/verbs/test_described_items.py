@@ -25,7 +25,9 @@ def describe(state: Any, analyzer: Analyzer = "word") -> None:
     counts = np.array([3, 2], dtype=np.int32)
     title = TextColumn("title", words, counts, n_items=9, max_words=8192, analyzer=analyzer)
     encoder = SideEncoder((title, VectorColumn("embedding", dimensions=1, delimiter="|", length=2.0)))
-    state.registry.get("movies").served.model.features = FeatureState(FEATURE_VERSION, encoder, encoder)
+    model = state.registry.get("movies").served.model
+    model.features = FeatureState(FEATURE_VERSION, encoder, encoder)
+    model.ready()
 
 
 async def related(client: Client, features: object, **more: Any) -> Any:

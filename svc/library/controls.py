@@ -1,0 +1,88 @@
+"""The request fields that methods of a recommender take by name, stated once for type checkers and for signatures."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Concatenate, Literal, ParamSpec, TypedDict, TypeVar
+
+from pydantic import BaseModel
+
+Features = Mapping[str, object]
+Item = str | Mapping[str, object]
+"""An item id, or an object with `item_id` and a number."""
+P = ParamSpec("P")
+Owner = TypeVar("Owner")
+Answer = TypeVar("Answer")
+
+
+class ItemsControls(TypedDict, total=False):
+    """Fields of all requests for items. `Recommender.recommend` describes them."""
+
+    limit: int
+    offset: int
+    user_features: Features | None
+    exclude_items: Sequence[str]
+    include_items: Sequence[str] | None
+    filter: Mapping[str, object] | None
+    explain: int | None
+    diversity: float | None
+    limits: Sequence[Mapping[str, object]] | None
+    boosts: Sequence[Mapping[str, object]] | None
+    pins: Sequence[Mapping[str, object]] | None
+
+
+class RecommendControls(ItemsControls, total=False):
+    """Fields of requests for the items of a user."""
+
+    history: Sequence[Item] | None
+    history_mode: Literal["append", "replace"] | None
+    dislikes: Sequence[Item] | None
+    fallback: Literal["none", "popular"] | None
+    include_seen: bool | None
+    shown: Sequence[Item] | None
+    rotation: float
+    seed: str | None
+    shuffle: float
+
+
+class RelatedControls(ItemsControls, total=False):
+    """Fields of requests for related items."""
+
+    item_features: Features | Mapping[str, Features] | None
+
+
+def takes(
+    controls: type, schema: type[BaseModel]
+) -> Callable[[Callable[Concatenate[Owner, P], Answer]], Callable[Concatenate[Owner, P], Answer]]:
+    """Give a method with `**controls` a signature that names them, with the defaults of the request's `schema`.
+
+    Notebooks show this signature. A name that it lacks raises TypeError, as for any function.
+    """
+
+    def decorate(method: Callable[Concatenate[Owner, P], Answer]) -> Callable[Concatenate[Owner, P], Answer]:
+        own = inspect.signature(method)
+        named = [p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        fields = schema.model_fields
+        more = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_default(fields[name].get_default()))
+            for name in inspect.get_annotations(controls)
+            if name in fields
+        ]
+        signature = own.replace(parameters=[*named, *more])
+
+        @functools.wraps(method)
+        def checked(self: Owner, /, *args: P.args, **kwargs: P.kwargs) -> Answer:
+            signature.bind(self, *args, **kwargs)
+            return method(self, *args, **kwargs)
+
+        checked.__signature__ = signature  # type: ignore[attr-defined]  # inspect reads it
+        return checked
+
+    return decorate
+
+
+def _default(value: Any) -> Any:
+    """Return a default that cannot be changed. A list of ids is empty if it is not given."""
+    return value if isinstance(value, str | int | float | None) else ()
