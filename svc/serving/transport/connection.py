@@ -303,7 +303,7 @@ class Connection:
         Raises BrokenResourceError if the client does not read in time, and OSError if it has reset the connection.
         """
         try:
-            sent = self._socket.sendmsg(parts[:MOST_VECTORS])
+            sent = self._socket.sendmsg(parts if len(parts) <= MOST_VECTORS else parts[:MOST_VECTORS])
         except BlockingIOError:
             sent = 0
         size = sum(map(len, parts))

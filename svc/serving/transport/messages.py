@@ -45,7 +45,7 @@ class Response(NamedTuple):
     @property
     def size(self) -> int:
         """Length of the body in bytes."""
-        return sum(map(len, self.parts))
+        return len(self.body) if isinstance(self.body, bytes) else sum(map(len, self.body))
 
 
 @dataclass(slots=True)
