@@ -169,14 +169,14 @@ def _said(kind: pa.DataType) -> str:
 def _advice(name: str, column: pa.ChunkedArray, kind: pa.DataType, what: str) -> str:
     """Return advice on how to convert the column to ids, for the end of a message.
 
-    Floats become whole numbers first, because 1.0 would otherwise become the id "1.0".
+    Floats and decimals become whole numbers first, because 1.0 would otherwise become the id "1.0".
     """
     if pa.types.is_null(kind):
         return ""
     if pa.types.is_nested(kind):
         return f"; {what}.explode({name!r}) makes a row of each"
     convert = "astype(str)"
-    if pa.types.is_floating(kind):
+    if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
         numbers = column.cast(pa.float64())
         fractions = numbers.filter(pc.not_equal(pc.floor(numbers), numbers))
         if len(fractions):

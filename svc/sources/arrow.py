@@ -114,18 +114,25 @@ def longest_text(column: pa.Array | pa.ChunkedArray) -> int:
 
 
 def table_of_rows(
-    rows: Sequence[Sequence[Any]], positions: Mapping[str, int], text_columns: frozenset[str]
+    rows: Sequence[Sequence[Any]],
+    positions: Mapping[str, int],
+    text_columns: frozenset[str],
+    padded: frozenset[int] = frozenset(),
 ) -> pa.Table:
     """Convert a batch of rows to a table, whose columns have the indexes `positions` in each row.
 
     Column types are inferred from the batch. TableBuilder unifies the types of all batches.
 
-    In id columns (`text_columns`), all values become text. But if a batch has floats, bytes, lists or mappings, its
-    column has only these, and TableBuilder refuses it.
+    In id columns (`text_columns`), all values become text, and whole decimals become integers first. But if a batch has
+    floats, other decimals, bytes, lists or mappings, its column has only these, and TableBuilder refuses it.
+
+    Texts at the positions `padded` lose the blanks at their end, which a database adds to texts of fixed length.
     """
     columns = {}
     for name, position in positions.items():
         values = [row[position] for row in rows]
+        if position in padded:
+            values = [value.rstrip(" ") if isinstance(value, str) else value for value in values]
         columns[name] = _texts(values) if name in text_columns else _array(values, name)
     return pa.table(columns)
 
@@ -135,10 +142,16 @@ def _texts(values: list[Any]) -> pa.Array:
         return pa.array(values, pa.large_string())
     except (pa.ArrowTypeError, pa.ArrowInvalid):  # some values are not text
         pass
+    values = [_whole(value) if isinstance(value, decimal.Decimal) else value for value in values]
     for refused in (float, bytes, list, dict):
         if any(isinstance(value, refused) for value in values):
             return pa.array([value if isinstance(value, refused) else None for value in values])
     return pa.array([None if value is None else str(value) for value in values], pa.large_string())
+
+
+def _whole(value: decimal.Decimal) -> int | float:
+    """Return a whole number as an integer, which has no decimal places as text, and any other number as a float."""
+    return int(value) if value.is_finite() and value == value.to_integral_value() else float(value)
 
 
 def _array(values: list[Any], name: str) -> pa.Array:

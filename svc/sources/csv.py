@@ -1,8 +1,9 @@
 """Delimited text files. Arrow parses them block by block and converts only the needed columns.
 
 A column has the type that the recipe's `dtype` gives it. Otherwise it has the first type that fits all rows: integers,
-floats, booleans, text. Empty fields are missing values. In columns of numbers and booleans, words such as NA, NaN and
-null are missing values too. Id columns without a `dtype` are text, and their empty fields are empty texts.
+floats, booleans, text. A column with a text such as 007 stays text. Empty fields are missing values. In columns of
+numbers and booleans, words such as NA, NaN and null are missing values too. Id columns without a `dtype` are text, and
+their empty fields are empty texts.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ _BLANK = arrow.texts([""])
 WORDS_FOR_NOTHING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None")
 """Texts that mean a missing value in columns of numbers and booleans."""
 _NOTHING = arrow.texts(WORDS_FOR_NOTHING)
+_CODE = "^[+-]?0[xX0-9]"
 _TRUTH = arrow.texts(["true", "false"])
 _MISSING = pa.nulls(1, pa.string())[0]
 _BLOCK_BYTES = 16 << 20
@@ -72,7 +74,10 @@ MAX_LINE_CHARACTERS = 1 << 20
 
 
 def by_content(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Convert a text column to the first type that all its values fit: integer, float, boolean, text."""
+    """Convert a text column to the first type that all its values fit: integer, float, boolean, text.
+
+    Texts with a leading zero, such as 007, are codes and not numbers, so their column stays text.
+    """
     stripped = pc.if_else(pc.is_in(column, value_set=_NOTHING), _MISSING, column)
     if stripped.null_count < len(stripped):
         for kind in (pa.int64(), pa.float64()):
@@ -80,8 +85,8 @@ def by_content(column: pa.ChunkedArray) -> pa.ChunkedArray:
                 numbers = stripped.cast(kind)
             except pa.ArrowInvalid:
                 continue
-            # Arrow reads the code 0x10 as 16.
-            is_code = any(pc.any(pc.starts_with(column, prefix)).as_py() for prefix in ("0x", "0X"))
+            # Arrow reads the code 0x10 as 16, and 007 as 7.
+            is_code = pc.any(pc.match_substring_regex(column, _CODE)).as_py()
             return text_with_gaps(column) if is_code else numbers
         lowered = pc.utf8_lower(stripped)
         if pc.all(pc.is_in(lowered.drop_null(), value_set=_TRUTH)).as_py():

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 else:
     sqlalchemy = LateModule("sqlalchemy")
 
+_PADDED = 1042
+"""The type of CHAR(n) in a result of PostgreSQL, which pads such texts with blanks. MySQL and SQLite return them
+without padding, and have no type of this number."""
 _CHUNK_ROWS = 50_000
 _BOUNDED_CHUNK_ROWS = 1000
 
@@ -123,7 +126,8 @@ class SqlSource:
     def _begin(self, result: CursorResult[Any]) -> tuple[TableBuilder, Callable[[Sequence[Any]], pa.Table]]:
         """Return a builder with the wanted columns and no rows, and the function that converts driver rows for it."""
         positions = {name: list(result.keys()).index(name) for name in self._columns(result)}
-        typed = partial(table_of_rows, positions=positions, text_columns=self._context.text_columns)
+        padded = frozenset(i for i, column in enumerate(result.cursor.description) if column[1] == _PADDED)
+        typed = partial(table_of_rows, positions=positions, text_columns=self._context.text_columns, padded=padded)
         builder = TableBuilder(self._context, "the query's result")
         builder.add(typed([]))
         return builder, typed

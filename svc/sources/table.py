@@ -73,14 +73,6 @@ def require_query_rows(n_rows: int, cap: int) -> None:
         raise SourceTooLarge(f"the query returns more than {cap} rows: SVC_MAX_SQL_ROWS", fields={"cap": cap})
 
 
-def float_text(name: str, value: str) -> str:
-    """Return the warning for an id column with the text `value`, such as 7.0. Columns of floats are refused instead."""
-    return (
-        f"the id column {name} holds floating point numbers, such as {value}. Ids are text: requests must ask for "
-        f"{value!r}. A blank turns integers into floats in many tools: write integers."
-    )
-
-
 def wanted_hive(context: SourceContext, hive: Hive) -> list[str]:
     """Return the wanted partition columns of a file."""
     return [name for name in hive if context.columns is None or name in context.columns]
@@ -219,8 +211,8 @@ class TableBuilder:
 def as_text(column: pa.Array | pa.ChunkedArray, name: str, where: str) -> pa.Array:
     """Return an id column as text. A dictionary of text with int32 codes and no null in it stays a dictionary.
 
-    Accepts integers, text, booleans, decimals, dates, times, floats that are all missing, and dictionaries of these.
-    Raises DataSourceError for all other types.
+    Accepts integers, text, booleans, whole decimals, dates, times, floats that are all missing, and dictionaries of
+    these. Raises DataSourceError for all other types and values.
     """
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
@@ -232,14 +224,38 @@ def as_text(column: pa.Array | pa.ChunkedArray, name: str, where: str) -> pa.Arr
     if pa.types.is_floating(kind) and column.null_count < len(column):
         raise DataSourceError(
             f"{where}: the id column {name} holds floating point numbers, where 1 would become 1.0; a blank turns "
-            "integers into floats in many tools: write the column as integers or text (csv: pin it in `dtype`)"
+            "integers into floats in many tools: write the column as integers or text (csv: `dtype: {"
+            f"{name}: int}}`, a query: CAST({name} AS BIGINT))"
         )
-    if pa.types.is_binary(kind) or pa.types.is_nested(kind) or pa.types.is_fixed_size_binary(kind):
+    if pa.types.is_decimal(kind):
+        column = _whole_decimals(column, name, where)
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
+        raise DataSourceError(
+            f"{where}: the id column {name} is of type {kind}, bytes; ids are text or whole numbers: write the column "
+            f"as text, from Arrow table[{name!r}].cast('string'), in a query CAST({name} AS VARCHAR) or HEX({name})"
+        )
+    if pa.types.is_nested(kind):
         raise DataSourceError(f"{where}: the id column {name} is of type {kind}; ids are text or whole numbers")
     try:
         return column.cast(_TEXT)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise DataSourceError(f"{where}: the id column {name} cannot be read as text: {error}") from None
+
+
+def _whole_decimals(column: pa.Array, name: str, where: str) -> pa.Array:
+    """Return decimals without their decimal places, which would make 17850.00 of the id 17850.
+
+    Raises DataSourceError if a value is not a whole number.
+    """
+    whole = pa.decimal128(38, 0) if pa.types.is_decimal128(column.type) else pa.decimal256(76, 0)
+    try:
+        return column.cast(whole)
+    except pa.ArrowInvalid:
+        fractions = column.filter(pc.not_equal(pc.floor(column), column))
+        example = f", such as {fractions[0]}" if len(fractions) else ""
+        raise DataSourceError(
+            f"{where}: the id column {name} holds numbers that are not whole{example}: is it the column of ids?"
+        ) from None
 
 
 def _is_text_dictionary(column: pa.Array) -> bool:

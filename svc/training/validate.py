@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -11,17 +10,16 @@ from typing import TYPE_CHECKING
 
 from svc.errors import MetadataError, MinDataViolation, SvcError
 from svc.model.ranking.filter_fields import LabelField, read_number
-from svc.names import is_float_text
 from svc.recipe.load import LoadedRecipe
 from svc.recipe.schema import Recipe
 from svc.recipe.serving_schema import ItemMetadata
 from svc.recipe.source_options import SourceSpec
 from svc.settings import Settings
 from svc.sources.base import SourceContext, build_source
-from svc.sources.table import float_text
 from svc.training.data.doubts import doubts, rating_hint
 from svc.training.data.features import SideName, sample_warnings
 from svc.training.data.fetch import feature_context, interaction_context, uses_time
+from svc.training.data.id_doubts import id_doubts
 from svc.training.data.interactions import from_rows
 from svc.training.data.times import MANY
 from svc.training.data.where import kept_rows
@@ -134,6 +132,9 @@ def _row_warnings(recipe: Recipe, items: set[str], frame: pandas.DataFrame) -> l
     if interactions.future is not None:
         warnings.append(f"{interactions.future.count} {first} have a time in the future: {interactions.future.detail}")
     warnings += [warning.message for warning in doubts(frame, interactions, recipe)]
+    for side, name in (("user", schema.user_column), ("item", schema.item_column)):
+        ids = id_doubts(frame[name], side, recipe.source.type, are_rows=True, is_sample=n_read >= SAMPLED_ROWS)
+        warnings += [doubt.message for doubt in ids]
     n_hidden = 0 if rows.hides is None else int(rows.hides.sum())
     counts = [] if rows.n_dropped is None else [_count_kept(len(frame) - n_hidden, n_read)]
     counts += [] if rows.hides is None else [f"cleansing.hide hides {n_hidden} of the first {n_read} rows"]
@@ -196,9 +197,12 @@ def _probe_source(spec: SourceSpec, context: SourceContext, check_frame: FrameCh
         frame = None if sample is None else sample(SAMPLED_ROWS)
     if frame is None:
         return
-    ids = (context.columns or ())[: 2 if context.purpose == "interactions" else 1]  # the ids come first
-    for name in ids:
-        floats = filter(is_float_text, frame[name].cat.categories)
-        yield from (f"warning: {float_text(name, value)}" for value in itertools.islice(floats, 1))
+    if context.purpose != "interactions":
+        yield from (
+            f"warning: {doubt.message}"
+            for doubt in id_doubts(
+                frame[(context.columns or ("",))[0]], "item", spec.type, are_rows=False, is_sample=True
+            )
+        )
     if check_frame is not None:
         yield from check_frame(frame)

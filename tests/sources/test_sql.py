@@ -65,6 +65,14 @@ def test_rows_have_natural_types(make: Any, dsn: str) -> None:
     assert sum(heard) == 3
 
 
+def test_numbers_and_texts_of_fixed_form_are_ids_without_their_filling(make: Any, dsn: str) -> None:
+    """A NUMERIC(10, 2) has decimal places and a CHAR(8) has padding, which no request repeats."""
+    query = "SELECT CAST(user_id AS DECIMAL(10, 2)) AS user_id, CAST(item_id AS CHAR(8)) AS item_id FROM svc_ratings"
+    frame = sql(make, dsn, f"{query} WHERE item_id <> '' ORDER BY ts").fetch()
+    assert frame["user_id"].to_list() == ["1", "2"]
+    assert frame["item_id"].to_list() == ["a", "b"]
+
+
 def test_parameters_are_bound(make: Any, dsn: str) -> None:
     """A value that looks like SQL stays a value. A colon that begins no parameter needs a backslash."""
     query = "SELECT user_id FROM svc_ratings WHERE item_id = :item"

@@ -10,7 +10,6 @@ from typing import Any
 from svc import events, logs
 from svc.errors import MinDataViolation
 from svc.model.features import FEATURE_VERSION, FeatureState
-from svc.names import MAX_ID_CHARACTERS, is_float_text
 from svc.progress import Progress
 from svc.recipe.filter_tree import TEXT, either
 from svc.recipe.load import LoadedRecipe
@@ -20,6 +19,7 @@ from svc.sources.base import SourceContext, build_source
 from svc.training.data import interactions as cleaning
 from svc.training.data.doubts import doubts, rating_hint
 from svc.training.data.features import FittedSide, SideName, fit_side
+from svc.training.data.id_doubts import id_doubts
 from svc.training.data.interactions import Interactions
 from svc.training.data.times import MANY
 from svc.training.data.user_sample import UserSample, draw_users
@@ -86,6 +86,9 @@ def load(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str],
     )
     for code, field, message in doubts(rows.frame, interactions, recipe):
         logs.emit(events.RECIPE_WARNING, code=code, field=field, message=message)
+    for side, name in (("user", recipe.schema_.user_column), ("item", recipe.schema_.item_column)):
+        for doubt in id_doubts(rows.frame[name], side, recipe.source.type, are_rows=True, is_sample=False):
+            doubt.log()
     n_kept = len(rows.frame)
     del rows
     for reason, count in interactions.dropped.items():
@@ -99,7 +102,6 @@ def load(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str],
     n_rows, drop_count = len(interactions), interactions.drop_count
     logs.emit(events.DATA_CLEANSED, n_rows=n_rows, drop_count=drop_count, **interactions.filter_counts)
     check_thresholds(interactions, recipe.cleansing)
-    _warn_of_ids(interactions)
     sides = _sides(loaded, settings, variables, interactions, progress)
     return TrainingData(interactions, n_fetched, sides, _sample(loaded, interactions))
 
@@ -113,19 +115,6 @@ def _sample(loaded: LoadedRecipe, interactions: Interactions) -> UserSample | No
         n_rows = len(sample.interactions)
         logs.emit(events.USERS_SAMPLED, n_users=len(interactions.user_ids), n_sampled=len(sample.rows), n_rows=n_rows)
     return sample
-
-
-def _warn_of_ids(interactions: Interactions) -> None:
-    """Log warnings about ids that are hard to write in a request, one for each kind of id and reason."""
-    for side, ids in (("user", interactions.user_ids), ("item", interactions.item_ids)):
-        suspicious = {
-            "too_long": [name for name in ids if len(name) > MAX_ID_CHARACTERS],
-            "floating_point": [name for name in ids if is_float_text(name)],
-        }
-        for reason, names in suspicious.items():
-            if names:
-                example = names[0][:40]
-                logs.emit(events.IDS_HARDLY_MEANT, side=side, reason=reason, count=len(names), example=example)
 
 
 def uses_time(recipe: Recipe) -> bool:
@@ -206,6 +195,8 @@ def _sides(
     for name, side, ids in both:
         if side is not None:
             frame = build_source(side.source, feature_context(loaded, side, settings, variables)).fetch()
+            for doubt in id_doubts(frame[side.id_column], name, side.source.type, are_rows=False, is_sample=False):
+                doubt.log()
             sides[name] = fit_side(frame, side, name, ids, settings)
     return sides
 

@@ -1,0 +1,55 @@
+"""Which ids cause a warning. `tests/tables/test_ids.py` tries the remedies."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from svc.training.data.id_doubts import id_doubts, yaml_key
+
+
+def reasons(ids: list[str | None], *, are_rows: bool = True, is_sample: bool = False) -> dict[str, str]:
+    column = pd.Series(ids, name="user", dtype="category")
+    return {
+        doubt.reason: doubt.example
+        for doubt in id_doubts(column, "user", "csv", are_rows=are_rows, is_sample=is_sample)
+    }
+
+
+@pytest.mark.parametrize(
+    ("ids", "named"),
+    [
+        (["9.78E+12", "1e5", "8e", "7.0"], {"exponent": "1e5", "floating_point": "7.0"}),
+        (['"a"', "'b'", "c'd", '"'], {"quotes": '"a"'}),
+        ([' a', "a", "b "], {"blanks": " a"}),
+        (["a" * 257, "b" * 256], {"too_long": "a" * 40}),
+        (["a", "b", "c", None, " ", None], {}),
+        ([], {}),
+        (["NULL", "a", "b"], {"placeholder": "NULL"}),
+        (["0", "1", "2", "3"], {}),
+        (["0", "0", "1", "2", "3"], {"placeholder": "0"}),
+        (["0", "0", "1", "1", "2", "3"], {}),
+    ],
+)  # fmt: skip
+def test_ids_are_named_by_their_reason(ids: list[str | None], named: dict[str, str]) -> None:
+    """The example is the first id in sorted order, cut to 40 characters."""
+    assert reasons(ids) == named
+
+
+def test_placeholders_of_side_tables_do_no_harm() -> None:
+    """Such a row describes an item that nobody has chosen."""
+    assert reasons(["NULL", "a"], are_rows=False) == {}
+
+
+def test_one_id_with_most_rows_of_a_sorted_sample_is_not_named() -> None:
+    """The first rows of a table that is sorted by user are those of few users."""
+    ids = ["a"] * 30 + [f"u{number}" for number in range(50)]
+    assert reasons(ids) == {"dominant": "a"}
+    assert reasons(ids, is_sample=True) == {}
+    assert reasons([*ids[29:], *ids[:29]], is_sample=True) == {"dominant": "a"}
+
+
+@pytest.mark.parametrize(("name", "key"), [("user", "user"), ("1", '"1"'), ("no", '"no"'), ("a b", '"a b"')])
+def test_names_of_columns_stay_texts_in_yaml(name: str, key: str) -> None:
+    """An unquoted 1 would be a number, and no would be false."""
+    assert yaml_key(name) == key
