@@ -58,7 +58,7 @@ def load(
     return loaded, variables
 
 
-_TABLES = (".csv", ".csv.gz", ".tsv", ".parquet", ".jsonl", ".xlsx")
+_TABLES = (".csv", ".csv.gz", ".zip", ".tsv", ".parquet", ".jsonl", ".xlsx")
 CONFIRMATION = "--i-understand-this-loads-arbitrary-code"
 
 DevAllowUnsigned = Annotated[

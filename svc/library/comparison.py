@@ -93,7 +93,7 @@ def compare(
         metrics: Some of `ndcg`, `map`, `recall`, `hit`.
         user: As for `svc.train`.
         item: As for `svc.train`.
-        time: As for `svc.train`.
+        time: The column of times.
         weight: As for `svc.train`.
         cutoff: The number of items recommended to each user, 1 to 1000.
         heldout: The share of each user's rows to hold out, between 0 and 1.

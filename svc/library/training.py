@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -159,7 +159,7 @@ def train(
     data: Any,
     user: str = USER,
     item: str = ITEM,
-    time: str | None = None,
+    time: str | Sequence[str] | None = None,
     weight: str | None = None,
     *,
     time_unit: str | None = None,
@@ -185,7 +185,8 @@ def train(
             Or a recipe, as the path of a YAML file or as a dict of the same form.
         user: The column of user ids, which are text.
         item: The column of item ids.
-        time: The column of times. If given, the latest items of each user are held out, unless `split` says otherwise.
+        time: The column of times, or a list of the columns of dates and of clock times. If given, the latest items of
+            each user are held out, unless `split` says otherwise.
         weight: The column of the weights of interactions.
         time_unit: The unit of a numeric time column: "s", "ms", "us" or "ns".
         items: As in `svc.load`. None: the recipe's `item_metadata`.
@@ -211,7 +212,7 @@ def train(
     logs.configure_for_library()
     overrides = in_place(training)
     given = recipe_variables({**environ, **(variables or {})}, ())
-    columns = {"user": user, "item": item, "time": time, "weight": weight}
+    columns: dict[str, str | Sequence[str] | None] = {"user": user, "item": item, "time": time, "weight": weight}
     shown = progress_here(progress)
     with ExitStack() as stack:
         stack.callback(shown.close)
@@ -248,7 +249,7 @@ def train(
 
 @contextmanager
 def _recipe(
-    data: Any, columns: Mapping[str, str | None], time_unit: str | None, overrides: Mapping[str, Any]
+    data: Any, columns: Mapping[str, str | Sequence[str] | None], time_unit: str | None, overrides: Mapping[str, Any]
 ) -> Iterator[Path | Mapping[str, Any]]:
     """Yield the recipe in `data`. For a table, yield a recipe whose source is the table, readable within the block."""
     if is_table(data):
@@ -278,16 +279,18 @@ _DEFAULT_COLUMNS: Mapping[str, str | None] = {"user": USER, "item": ITEM, "time"
 
 @contextmanager
 def _offer_tables(
-    data: Any, columns: Mapping[str, str | None], time_unit: str | None, overrides: Mapping[str, Any]
+    data: Any, columns: Mapping[str, str | Sequence[str] | None], time_unit: str | None, overrides: Mapping[str, Any]
 ) -> Iterator[Mapping[str, Any]]:
     data = as_table(data, "data")
     names = column_names(data, "data")
-    named = {argument: name for argument, name in columns.items() if name is not None}
-    require(named, names, "data")
+    named = {argument: name if isinstance(name, str) else list(name) for argument, name in columns.items() if name}
+    each = [(argument, name) for argument, value in named.items() for name in _names_in(value)]
+    for argument, name in each:
+        require({argument: name}, names, "data")
     further = [name for name in _further_columns(overrides) if name in names]
-    table = as_arrow(data, list(dict.fromkeys([*named.values(), *further])), "data")
+    table = as_arrow(data, list(dict.fromkeys([*(name for _, name in each), *further])), "data")
     drops_missing = (overrides.get("cleansing") or {}).get("drop_null_ids") is True
-    check_interactions(table, {name: named[name] for name in ("user", "item")}, drop_missing=drops_missing)
+    check_interactions(table, dict(each[:2]), drop_missing=drops_missing)
     recipe: dict[str, Any] = {
         "name": "dataframe",
         "schema": {f"{argument}_column": name for argument, name in named.items()},
@@ -304,13 +307,18 @@ def _further_columns(overrides: Mapping[str, Any]) -> list[str]:
     They are read from the data in addition to the columns that arguments of `train` name.
     """
     schema = overrides.get("schema") or {}
-    named = [value for key, value in schema.items() if key.endswith("_column") and isinstance(value, str)]
+    named = [name for key, value in schema.items() if key.endswith("_column") for name in _names_in(value)]
     cleansing = overrides.get("cleansing") or {}
     try:
         filtered = either(cleansing.get("hide"), cleansing.get("where"))
     except FilterProblem:  # the recipe's own check describes the problem
         return named
     return named if filtered is None else [*named, *filtered.kinds]
+
+
+def _names_in(value: Any) -> list[str]:
+    """Return the columns that a column's argument names: one, several or none."""
+    return [name for name in (value if isinstance(value, list | tuple) else [value]) if isinstance(name, str)]
 
 
 def _load(

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from svc.logs import redact_text
-from svc.recipe.schema import NAME_PATTERN, Cleansing, InteractionSchema, Output, Promotion, Recipe
+from svc.recipe.schema import NAME_PATTERN, TIME_FORMAT_PATTERN, Cleansing, InteractionSchema, Output, Promotion, Recipe
 from svc.recipe.serving_schema import FilterField, ItemMetadata, ServingBoost
 from svc.recipe.source_options import (
     DELIMITER_PATTERN,
@@ -56,8 +56,9 @@ PATTERNS_IN_WORDS: Mapping[str, str] = {
     NAME_PATTERN: "must be 1 to 64 letters, digits, hyphens and underscores",
     HALF_LIFE_PATTERN: "must be a number with its unit, such as 12h, 30d, 4w or 1.5y, or none",
     AGE_PATTERN: "must be a whole number with its unit, such as 90min, 36h, 30d, 4w or 1y",
+    TIME_FORMAT_PATTERN: "must be a format such as %d.%m.%Y %H:%M, with a year (%Y or %y)",
     SHA256_PATTERN: "must be 64 hexadecimal digits, as `sha256sum` prints them",
-    DELIMITER_PATTERN: "must be one ASCII character, and neither a quote nor a line end",
+    DELIMITER_PATTERN: "must be one ASCII character, or up to eight without a backslash, and no quote or line end",
     DSN_PATTERN: "must be the name of a variable that begins with SVC_RECIPE_",
 }
 _WRITTEN_OUT: Mapping[type[BaseModel], str] = {

@@ -40,11 +40,19 @@ INCUMBENT: Final = "incumbent"
 BASELINE: Final = "TopPop"
 
 TimeUnit = Literal["s", "ms", "us", "ns"]
+TIME_FORMAT_PATTERN = "^(?:[^%]|%[aAwdbBmMyYHIpSfjzZUWuVG%]){0,100}%[yYG](?:[^%]|%[aAwdbBmMyYHIpSfjzZUWuVG%]){0,100}$"
+"""Has a year, and only the codes that pandas reads too."""
 
 
 def _require_row_filter(tree: dict[str, Any]) -> dict[str, Any]:
     parse_row_filter(tree)
     return tree
+
+
+def _require_two(names: tuple[str, ...]) -> tuple[str, ...]:
+    if len(names) != 2:
+        raise ValueError("must name one column, or two: of dates and of clock times")
+    return names
 
 
 Where = Annotated[dict[str, Any], AfterValidator(_require_row_filter)]
@@ -56,8 +64,13 @@ class InteractionSchema(Block):
 
     user_column: Name
     item_column: Name
-    time_column: Name | None = None
+    time_column: Name | Annotated[tuple[Name, ...], AfterValidator(_require_two)] | None = Field(
+        default=None, description="The column of times, or the columns of dates and of clock times."
+    )
     time_unit: TimeUnit | None = Field(default=None, description="Unit of a numeric time column.")
+    time_format: Annotated[str, Field(pattern=TIME_FORMAT_PATTERN)] | None = Field(
+        default=None, description="Form of times as text, as in Python's strptime: %d.%m.%Y %H:%M. Default: ISO 8601."
+    )
     weight_column: Name | None = Field(default=None, description="The weight of each row, a number above 0.")
     event_column: Name | None = Field(
         default=None, description="The kind of each row's event. cleansing.event_weights has its weight."
@@ -65,6 +78,8 @@ class InteractionSchema(Block):
 
     @model_validator(mode="after")
     def _columns_differ(self) -> Self:
+        if self.time_unit is not None and (self.time_format is not None or len(self.time_columns) > 1):
+            raise ValueError("time_unit is for one column of numbers: leave it out")
         if self.user_column == self.item_column:
             raise ValueError("user_column and item_column name the same column")
         for name in ("weight_column", "event_column"):
@@ -73,6 +88,21 @@ class InteractionSchema(Block):
         if self.weight_column is not None and self.event_column is not None:
             raise ValueError("weight_column and event_column both say what a row counts: keep one of them")
         return self
+
+    @property
+    def time_columns(self) -> tuple[str, ...]:
+        names = self.time_column or ()
+        return (names,) if isinstance(names, str) else names
+
+    @property
+    def time_name(self) -> str:
+        """Return the name of the time column in messages."""
+        return " ".join(self.time_columns)
+
+    @property
+    def time_form(self) -> str | None:
+        """Return the unit of numeric times, the format of texts, or None for ISO 8601."""
+        return self.time_format or self.time_unit
 
     @property
     def is_weighted(self) -> bool:

@@ -13,7 +13,7 @@ from svc.errors import RecipeSecurityError
 from svc.recipe.paths import Location, parse_location
 
 Dtype = Literal["str", "string", "int", "int64", "float", "float64", "bool", "datetime"]
-Compression = Literal["infer", "none", "gzip", "bz2", "zstd"]
+Compression = Literal["infer", "none", "gzip", "bz2", "zstd", "zip"]
 Scalar = str | int | float | bool | None
 
 
@@ -40,7 +40,8 @@ Positive = Annotated[Whole, Field(ge=1)]
 Name = Annotated[str, Field(min_length=1, max_length=1024)]
 SHA256_PATTERN = "^[0-9a-fA-F]{64}$"
 DSN_PATTERN = "^SVC_RECIPE_[A-Za-z0-9_]+$"
-DELIMITER_PATTERN = r"^[\x01-\x09\x0b\x0c\x0e-!#-\x7f]$"
+DELIMITER_PATTERN = r"^(?:[\x01-\x09\x0b\x0c\x0e-!#-\x7f]|[\x01-\x09\x0b\x0c\x0e-!#-\[\]-\x7f]{2,8})$"
+"""No backslash in several characters: `\\t` without quotes is no tab."""
 Sha256 = Annotated[str, StringConstraints(pattern=SHA256_PATTERN, to_lower=True)]
 
 
@@ -108,16 +109,24 @@ class FileOptions(Located):
         return self
 
 
-class CsvOptions(FileOptions):
+class TextFileOptions(FileOptions):
+    dtype: dict[str, Dtype] = Field(default_factory=dict, description="Type of a column by its name.")
+    compression: Compression = Field(default="infer", description="infer goes by .gz, .bz2, .zst and .zip.")
+
+
+class CsvOptions(TextFileOptions):
     """A delimited text file. Id columns are read as text, exactly as written, unless `dtype` says otherwise."""
 
-    delimiter: Annotated[str, Field(pattern=DELIMITER_PATTERN)] = Field(default=",", description="One ASCII character.")
+    delimiter: Annotated[str, Field(pattern=DELIMITER_PATTERN)] = Field(
+        default=",", description="One to eight ASCII characters."
+    )
     encoding: str = Field(default="utf-8", description="Any encoding that Python knows.")
     header: Annotated[Whole, Field(ge=0, le=1000)] | None = Field(
         default=0, description="Row of the column names, from 0; null: none, the columns are named 0, 1, 2, …"
     )
-    dtype: dict[str, Dtype] = Field(default_factory=dict, description="Type of a column by its name.")
-    compression: Compression = Field(default="infer", description="infer goes by .gz, .bz2 and .zst.")
+    skip_rows: Annotated[Whole, Field(ge=0, le=1000)] = Field(
+        default=0, description="Number of lines above the row that `header` 0 means, or above the data of header: null."
+    )
 
     @field_validator("encoding")
     @classmethod

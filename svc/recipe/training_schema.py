@@ -112,7 +112,7 @@ class TimeDecay(Block):
     reference: Literal["last_event"] = "last_event"
 
 
-def check_recency(recency: Literal["search", "off"] | float, *, time_column: str | None, scheme: str) -> None:
+def check_recency(recency: Literal["search", "off"] | float, *, time_column: object, scheme: str) -> None:
     """Raise ValueError, with the reason, if the time column or the split does not permit the recipe's recency."""
     if recency == "off":
         return
@@ -178,7 +178,7 @@ def _searches_recency(training: Mapping[str, Any], schema: Mapping[str, Any]) ->
 
 
 def recency_in_effect(
-    wanted: Literal["search", "off"] | float, *, time_column: str | None, scheme: str
+    wanted: Literal["search", "off"] | float, *, time_column: object, scheme: str
 ) -> Literal["search"] | float:
     """Return "search", or the one recency of all models: 0 if it is off, or if it cannot be searched."""
     if isinstance(wanted, float | int):

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TextIO
+from typing import TYPE_CHECKING, Any, ClassVar, TextIO, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,10 +24,19 @@ import pyarrow.csv as pa_csv
 
 from svc.errors import DataSourceError
 from svc.recipe.source_options import CsvOptions
-from svc.sources import arrow
+from svc.sources.dtypes import DTYPES, by_content, text_with_gaps, whole_numbers
 from svc.sources.files import CappedReader, DataFile, address_of
 from svc.sources.parts import find_parts, probe_first
 from svc.sources.table import TableBuilder, require_columns, wanted_hive
+from svc.sources.text_files import (
+    ARCHIVE_ERRORS,
+    CODECS,
+    MARK,
+    SingleDelimiter,
+    bounded_lines,
+    is_whole_archive,
+    open_stream,
+)
 
 if TYPE_CHECKING:
     import pandas
@@ -36,67 +45,24 @@ if TYPE_CHECKING:
     from svc.sources.parts import Hive
 
 
-DTYPES = {
-    "str": pa.string(),
-    "string": pa.string(),
-    "int": pa.int64(),
-    "int64": pa.int64(),
-    "float": pa.float64(),
-    "float64": pa.float64(),
-    "bool": pa.bool_(),
-    "datetime": pa.timestamp("us"),
-}
-_BLANK = arrow.texts([""])
-WORDS_FOR_NOTHING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None")
-"""Texts that mean a missing value in columns of numbers and booleans."""
-_NOTHING = arrow.texts(WORDS_FOR_NOTHING)
-_CODE = "^[+-]?0[xX0-9]"
-_TRUTH = arrow.texts(["true", "false"])
-_MISSING = pa.nulls(1, pa.string())[0]
 _BLOCK_BYTES = 16 << 20
 _BOUNDED_BLOCK_BYTES = 1 << 20
 """Block size for tables that a server reads. It is small because 4 MiB of short rows take 208 MiB as columns."""
-_CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 _EXCEL = (".xlsx", ".xls", ".xlsm")
-_EXTENSIONS = (".csv", *(f".csv{suffix}" for suffix in _CODECS))
-_DELIMITERS = {";": "a semicolon", "\t": "a tab", "|": "a bar", ",": "a comma"}
+_EXTENSIONS = (".csv", *(f".csv{suffix}" for suffix in CODECS))
+_DELIMITERS = {"::": "a double colon", ";": "a semicolon", "\t": "a tab", "|": "a bar", ",": "a comma"}
 _MARKS = {
     **dict.fromkeys((b"\xff\xfe", b"\xfe\xff"), "UTF-16: set `encoding: utf-16`"),
     b"\xef\xbb\xbf": "UTF-8: set `encoding: utf-8`",
     b"\x1f\x8b": "compressed: set `compression: gzip`",
     b"\x28\xb5\x2f\xfd": "compressed: set `compression: zstd`",
     b"BZh": "compressed: set `compression: bz2`",
+    b"PK\x03\x04": "a zip archive: set `compression: zip`, or save the sheet as CSV if it is from Excel",
     b"PAR1": "a Parquet file: set `type: parquet`",
 }
 """What a file is, and the option for it, by its first bytes."""
 _SHOWN_CHARACTERS = 60
-MAX_LINE_CHARACTERS = 1 << 20
-
-
-def by_content(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Convert a text column to the first type that all its values fit: integer, float, boolean, text.
-
-    Texts with a leading zero, such as 007, are codes and not numbers, so their column stays text.
-    """
-    stripped = pc.if_else(pc.is_in(column, value_set=_NOTHING), _MISSING, column)
-    if stripped.null_count < len(stripped):
-        for kind in (pa.int64(), pa.float64()):
-            try:
-                numbers = stripped.cast(kind)
-            except pa.ArrowInvalid:
-                continue
-            # Arrow reads the code 0x10 as 16, and 007 as 7.
-            is_code = pc.any(pc.match_substring_regex(column, _CODE)).as_py()
-            return text_with_gaps(column) if is_code else numbers
-        lowered = pc.utf8_lower(stripped)
-        if pc.all(pc.is_in(lowered.drop_null(), value_set=_TRUTH)).as_py():
-            return lowered.cast(pa.bool_())
-    return text_with_gaps(column)
-
-
-def text_with_gaps(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return the text column with null in place of empty texts."""
-    return pc.if_else(pc.is_in(column, value_set=_BLANK), _MISSING, column)
+Batch = TypeVar("Batch", pa.RecordBatch, pa.Table)
 
 
 def header_hint(names: Sequence[str], delimiter: str) -> str:
@@ -118,36 +84,28 @@ def encoding_hint(start: bytes) -> str:
     return f"it is {kind}" if kind else "give `encoding`, such as latin-1"
 
 
-def find_fault(text: TextIO, delimiter: str, n_columns: int) -> str | None:
+def find_fault(text: TextIO, delimiter: str, n_columns: int, n_above: int = 0) -> str | None:
     """Return a description of the first malformed line: a wrong number of fields, or an unclosed quote.
 
-    Returns None if every line is well formed.
+    The first `n_above` lines may have any form. Returns None if every other line is well formed.
     """
-    rows = csv.reader(bounded_lines(text), delimiter=delimiter, strict=True)
-    line = 1
+    rows = csv.reader(itertools.islice(bounded_lines(text), n_above, None), delimiter=delimiter, strict=True)
+    line = 1 + n_above
     try:
         for row in rows:
             if row and len(row) != n_columns:
                 beginning = delimiter.join(row)[:_SHOWN_CHARACTERS]
                 fields = "1 field" if len(row) == 1 else f"{len(row)} fields"
                 return f"line {line} has {fields}, but the header has {n_columns}: {beginning!r}"
-            line = rows.line_num + 1
+            line = n_above + rows.line_num + 1
     except csv.Error as error:
         if "end of data" in str(error):
             return f"line {line} opens a quote that nothing closes"
         if "field limit" in str(error):
-            hint = ": it may open a quote that nothing closes" if rows.line_num > line else ""
+            hint = ": it may open a quote that nothing closes" if n_above + rows.line_num > line else ""
             return f"line {line} has a value of more than {csv.field_size_limit()} characters{hint}"
         return f"line {line}: {error}"
     return None
-
-
-def bounded_lines(text: TextIO) -> Iterator[str]:
-    """Yield the lines. Raises csv.Error for a line of more than MAX_LINE_CHARACTERS, before reading all of it."""
-    while line := text.readline(MAX_LINE_CHARACTERS):
-        if len(line) == MAX_LINE_CHARACTERS and not line.endswith(("\n", "\r")):
-            raise csv.Error(f"the line has more than {MAX_LINE_CHARACTERS} characters")
-        yield line
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,8 +146,9 @@ class CsvSource:
             with part.open() as file:
                 header = self._header(file, part.hive)
                 builder.begin(part, self._schema(header))
+                n_before = builder.n_rows
                 for batch in self._batches(file, header):
-                    builder.add(batch.select(header.wanted))
+                    builder.add(self._typed(batch.select(header.wanted), file.where, builder.n_rows - n_before))
         return builder
 
     def probe(self) -> list[str]:
@@ -197,6 +156,8 @@ class CsvSource:
         return probe_first(self._config, self._context, _EXTENSIONS, self._probe_file, part="beginning")
 
     def _probe_file(self, file: DataFile, hive: Hive) -> list[str]:
+        if not is_whole_archive(file, self._config.compression):
+            return [f"{file.where}: answers; columns are checked when it is read"]
         header = self._header(file, hive)
         named = ", ".join([*header.wanted, *wanted_hive(self._context, hive)])
         return [f"{file.where}: readable", f"{file.where}: has the columns {named}"]
@@ -216,7 +177,8 @@ class CsvSource:
             positions = [header.names.index(name) for name in header.wanted]
             columns = [pa.array([row[position] for row in rows], pa.string()) for position in positions]
             with _parser_errors(file):
-                builder.add(pa.table(dict(zip(header.wanted, columns, strict=True))).cast(self._schema(header)))
+                table = pa.table(dict(zip(header.wanted, columns, strict=True))).cast(self._parsed(header))
+                builder.add(self._typed(table, file.where, 0))
             return builder.finish(self._convert)
         return None
 
@@ -228,7 +190,7 @@ class CsvSource:
         rows: list[list[str]] = []
         with _parser_errors(file):
             lines = bounded_lines(self._text(file))
-            for row in csv.reader(itertools.islice(lines, header.skip_rows, None), delimiter=self._config.delimiter):
+            for row in csv.reader(itertools.islice(lines, header.skip_rows, None), delimiter=self._delimiter):
                 if len(row) == len(header.names):
                     rows.append(row)
                 if len(rows) >= n_rows:
@@ -239,18 +201,19 @@ class CsvSource:
         """Read the header. Afterwards the file is at its start again."""
         if file.where.lower().endswith(_EXCEL):
             raise DataSourceError(f"{file.where} is an Excel file, which svc does not read: save the sheet as CSV")
-        row = 0 if self._config.header is None else self._config.header
+        row, above = self._config.header or 0, self._config.skip_rows
         with _parser_errors(file):
-            lines = bounded_lines(self._text(file))
-            reader = csv.reader(lines, delimiter=self._config.delimiter)
+            lines = itertools.islice(bounded_lines(self._text(file)), above, None)
+            reader = csv.reader(lines, delimiter=self._delimiter)
             rows = [fields for _, fields in zip(range(row + 1), reader, strict=False)]
         file.file.seek(0)
         if len(rows) <= row or not rows[row]:
             why = f"has nothing in row {row}: `header` is the row of the column names, from 0" if rows else "is empty"
+            why = f"has nothing in line {above + 1}, after `skip_rows: {above}`" if above and not rows else why
             raise DataSourceError(f"{file.where} {why}")
         if self._config.header is None:
-            return self._check([str(index) for index in range(len(rows[0]))], 0, file, hive)
-        return self._check(rows[row], reader.line_num, file, hive)
+            return self._check([str(index) for index in range(len(rows[0]))], above, file, hive)
+        return self._check(rows[row], above + reader.line_num, file, hive)
 
     def _check(self, names: list[str], skip: int, file: DataFile, hive: Hive) -> _Header:
         wanted = [name for name in dict.fromkeys(self._context.columns or names) if name not in hive]
@@ -277,12 +240,12 @@ class CsvSource:
                         block_size=_BLOCK_BYTES if self._context.bounds is None else _BOUNDED_BLOCK_BYTES,
                         column_names=header.unique_names,
                         skip_rows=header.skip_rows,
-                        encoding=self._encoding(),
+                        encoding=self._encoding if self._delimiter == self._config.delimiter else "utf-8",
                     ),
                     pa_csv.ParseOptions(
-                        delimiter=self._config.delimiter, newlines_in_values=True, invalid_row_handler=leave_out
+                        delimiter=self._delimiter, newlines_in_values=True, invalid_row_handler=leave_out
                     ),
-                    pa_csv.ConvertOptions(include_columns=header.wanted, column_types=self._schema(header)),
+                    pa_csv.ConvertOptions(include_columns=header.wanted, column_types=self._parsed(header)),
                 )
                 for last in reader:
                     if wrong_rows:
@@ -301,13 +264,28 @@ class CsvSource:
 
     def _fault(self, file: DataFile, header: _Header) -> str | None:
         """Return a description of the first malformed line, or None. Reads the file again, row by row."""
-        file.file.seek(0)
-        return find_fault(self._text(file), self._config.delimiter, len(header.names))
+        n_above = self._config.skip_rows + (self._config.header or 0)
+        fault = find_fault(self._text(file), self._delimiter, len(header.names), n_above)
+        return fault and fault.replace(repr(MARK)[1:-1], self._config.delimiter)
 
     def _schema(self, header: _Header) -> pa.Schema:
         """Return a schema with the type of each column in `dtype`, and text for all other columns."""
         dtype = self._config.dtype
         return pa.schema([(name, DTYPES[dtype.get(name, "str")]) for name in header.wanted])
+
+    def _parsed(self, header: _Header) -> pa.Schema:
+        """Return the schema with which Arrow parses. Integers are parsed as text, because Arrow refuses 17850.0."""
+        fields = self._schema(header)
+        return pa.schema([field.with_type(pa.string()) if field.type == pa.int64() else field for field in fields])
+
+    def _typed(self, batch: Batch, where: str, n_before: int) -> Batch:
+        """Return the parsed batch with the types of `_schema`. `n_before` rows of the file `where` precede it."""
+        for index, (name, column) in enumerate(zip(batch.schema.names, batch.columns, strict=True)):
+            if DTYPES[self._config.dtype.get(name, "str")] == pa.int64():
+                batch = batch.set_column(index, name, whole_numbers(column, name, where, n_before))
+            elif self._delimiter == MARK and pa.types.is_string(column.type):  # delimiters within quotes
+                batch = batch.set_column(index, name, pc.replace_substring(column, MARK, self._config.delimiter))
+        return batch
 
     def _convert(self, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
         dtype = self._config.dtype.get(name)
@@ -315,26 +293,26 @@ class CsvSource:
             return by_content(column)
         return text_with_gaps(column) if DTYPES[dtype] == pa.string() else column
 
-    def _text(self, file: DataFile) -> io.TextIOWrapper:
-        return io.TextIOWrapper(io.BufferedReader(self._stream(file)), self._encoding(), newline="")
+    @property
+    def _delimiter(self) -> str:
+        """Return the delimiter in the text to parse, which stands for a delimiter of several characters."""
+        return self._config.delimiter if len(self._config.delimiter) == 1 else MARK
 
+    def _text(self, file: DataFile) -> io.TextIOWrapper:
+        encoding = self._encoding if self._delimiter == self._config.delimiter else "utf-8"
+        return io.TextIOWrapper(io.BufferedReader(self._stream(file)), encoding, newline="")
+
+    @property
     def _encoding(self) -> str:
         name = codecs.lookup(self._config.encoding).name
         return "utf-8-sig" if name == "utf-8" else name  # skips a byte order mark
 
     def _stream(self, file: DataFile) -> CappedReader:
-        codec = self._codec(file.where)
-        if codec is None:
-            return CappedReader(file.file, file, self._context)
-        packed = pa.PythonFile(CappedReader(file.file, file, self._context), mode="r")
-        return CappedReader(pa.CompressedInputStream(packed, codec), file, self._context)
-
-    def _codec(self, where: str) -> str | None:
-        if self._config.compression == "none":
-            return None
-        if self._config.compression != "infer":
-            return self._config.compression
-        return next((codec for suffix, codec in _CODECS.items() if where.lower().endswith(suffix)), None)
+        stream = open_stream(file, self._config.compression, self._context)
+        if self._delimiter == self._config.delimiter:
+            return stream
+        text = io.TextIOWrapper(io.BufferedReader(stream), self._encoding, newline="")
+        return CappedReader(SingleDelimiter(text, self._config.delimiter), file, self._context)
 
 
 def _ends_in_a_long_text(batch: pa.RecordBatch) -> bool:
@@ -356,7 +334,7 @@ def _parser_errors(file: DataFile, find: Callable[[], str | None] = lambda: None
         yield
     except UnicodeError:
         raise DataSourceError(f"{where} is not in the expected encoding; {_encoding_hint(file)}") from None
-    except (pa.ArrowInvalid, csv.Error, EOFError) as error:
+    except (pa.ArrowInvalid, csv.Error, EOFError, *ARCHIVE_ERRORS) as error:
         text = str(error)
         if "Empty CSV" in text:
             raise DataSourceError(f"{where} is empty") from None
@@ -364,7 +342,7 @@ def _parser_errors(file: DataFile, find: Callable[[], str | None] = lambda: None
             raise DataSourceError(f"{where} is not UTF-8; {_encoding_hint(file)}") from None
         fault = None
         if "conversion error" not in text or "\n" in text:  # a value of several lines may be an unclosed quote
-            with suppress(UnicodeError, EOFError, pa.ArrowException, csv.Error):
+            with suppress(UnicodeError, EOFError, pa.ArrowException, csv.Error, *ARCHIVE_ERRORS):
                 fault = find()
         raise DataSourceError(f"{where} cannot be parsed: {fault or text[:300]}") from error
 

@@ -169,7 +169,7 @@ def _pattern(location: Location, context: SourceContext) -> _Pattern | None:
         return _Pattern(text, ())
     if path.exists() or not _MAGIC.search(text):
         return None
-    return _cut(text, 0)
+    return _cut(text, 0, lambda folder: (context.base_dir / folder).is_dir())
 
 
 def _remote_pattern(location: Location, context: SourceContext) -> _Pattern | None:
@@ -179,9 +179,10 @@ def _remote_pattern(location: Location, context: SourceContext) -> _Pattern | No
     """
     uri = location.uri
     if _REMOTE_MAGIC.search(uri):
-        if objects.kind(location, context.settings) == "file":
-            return None
-        pattern = _cut(uri, _BUCKET_SEGMENTS)
+        kind = objects.kind(location, context.settings)
+        if kind is not None:
+            return None if kind == "file" else _Pattern(uri.rstrip("/"), ())
+        pattern = _cut(uri, _BUCKET_SEGMENTS, lambda _: False)
         if pattern is None:
             raise RecipeError(f"{files.address_of(location, context)}: a pattern cannot stand in the name of a bucket")
         return pattern
@@ -192,13 +193,15 @@ def _remote_pattern(location: Location, context: SourceContext) -> _Pattern | No
     return _Pattern(uri, ())
 
 
-def _cut(text: str, least: int) -> _Pattern | None:
+def _cut(text: str, least: int, is_folder: Callable[[str], bool]) -> _Pattern | None:
     """Split a path before its first segment with a wildcard, and return the pattern.
 
-    Returns None if that segment is before segment `least`.
+    A path that `is_folder` has no wildcard, because names of folders may have brackets. Returns None without a
+    wildcard, and if that segment is before segment `least`.
     """
     segments = text.rstrip("/").split("/")
-    first = next(index for index, segment in enumerate(segments) if _MAGIC.search(segment))
+    wild = (index for index, segment in enumerate(segments) if _MAGIC.search(segment))
+    first = next((index for index in wild if not is_folder("/".join(segments[: index + 1]))), -1)
     if first < least:
         return None
     root = "/" if text.startswith("/") else ""

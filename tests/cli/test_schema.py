@@ -122,6 +122,7 @@ LIMITS = {
     "ServingPin": {"position": "[0, 999]"},
     "SourceSpec": {
         "header": "[0, 1000]",
+        "skip_rows": "[0, 1000]",
         "query": "[1, 200000]",
         "connect_timeout_seconds": "[1, 600]",
         "statement_timeout_seconds": "[1, 86400]",
@@ -189,7 +190,7 @@ OF_RECIPES = {
     ">= 0 < 1": "Split.test",
     ">= 0 < 4,294,967,296": "Split.seed Training.seed",
     ">= 0 <= 1": "NewItems.max_share NewItems.min_share Rehearsal.min_known_users Serving.diversity",
-    ">= 0 <= 1,000": "SourceSpec.header",
+    ">= 0 <= 1,000": "SourceSpec.header SourceSpec.skip_rows",
     ">= 0 <= 5": "Training.recency",
     ">= 0 <= 999": "ServingPin.position",
     ">= 0.1 <= 10": "ServingBoost.factor",

@@ -82,6 +82,22 @@ def test_a_table_without_the_fields_of_the_rules_is_refused(recipe: Path) -> Non
         svc.train(recipe, keys=SIGNING_KEYS, items=table[["item_id"]], **rules)
 
 
+def test_the_time_of_a_table_may_be_two_columns(recipe: Path) -> None:
+    """The latest rows are held out, as by one column of times."""
+    random = np.random.default_rng(0)
+    table = pd.DataFrame({"user_id": random.integers(0, 60, 900), "item_id": random.zipf(1.3, 900) % 40}).astype(str)
+    table["ts"] = pd.date_range("2024-01-01", periods=900, freq="77min")
+    table["day"], table["clock"] = table["ts"].dt.normalize(), table["ts"].dt.strftime("%H:%M:%S")
+    by_one, by_two = (
+        svc.train(table, time=time, algorithms=["TopPop"], n_trials=1) for time in ("ts", ["day", "clock"])
+    )
+    assert by_two.header["data_stats"] == by_one.header["data_stats"]
+    assert by_two.best_score == by_one.best_score > 0
+    assert by_two.header["recipe"]["schema"]["time_column"] == ["day", "clock"]
+    with pytest.raises(errors.UsageError, match="time: data has no column 'hour'"):
+        svc.train(table, time=["day", "hour"])
+
+
 def test_labels_of_a_table_have_the_kind_that_the_recipe_declares(recipe: Path) -> None:
     """The recipe's operator `all` needs a multi-label field, although each cell of the table has one label."""
     table = pd.DataFrame({"item_id": [str(item) for item in range(40)], "tag": ["a", "b"] * 20})

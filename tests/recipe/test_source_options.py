@@ -34,7 +34,11 @@ def test_a_source_spec_keeps_unknown_options() -> None:
     ("model", "options", "field"),
     [
         *((CsvOptions, {"path": "a.csv", "encoding": name}, "encoding") for name in ("latin-77", "hex", "x\0y", "")),
-        *((CsvOptions, {"path": "a.csv", "delimiter": text}, "delimiter") for text in ("", "||", "é", "\0", "\n", '"')),
+        *(
+            (CsvOptions, {"path": "a.csv", "delimiter": text}, "delimiter")
+            for text in ("", "é", "\0", "\n", '"', ':"', "\\t")
+        ),
+        (CsvOptions, {"path": "a.csv", "delimiter": 9 * ":"}, "delimiter"),
         (CsvOptions, {"path": "a.csv", "header": True}, "header"),
         (CsvOptions, {"path": "a.csv", "delimeter": ";"}, "delimeter"),
         (ParquetOptions, {"path": "https://host/a.parquet"}, "sha256 is required"),

@@ -5,27 +5,27 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from svc.errors import DataSourceError, RecipeError
-from svc.sources.csv import (
-    DTYPES,
-    MAX_LINE_CHARACTERS,
-    by_content,
-    encoding_hint,
-    find_fault,
-    header_hint,
-    text_with_gaps,
-)
+from svc.sources.csv import encoding_hint, find_fault, header_hint
+from svc.sources.text_files import MAX_LINE_CHARACTERS
 
 IDS = ("user_id", "item_id")
+
+
+def zipped(members: dict[str, str]) -> bytes:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, text in members.items():
+            archive.writestr(name, text)
+    return content.getvalue()
 
 
 def write(folder: Path, data: bytes | str, name: str = "a.csv") -> str:
@@ -81,7 +81,11 @@ def test_dtype_sets_the_types_of_columns(make: Any, tmp_path: Path) -> None:
         ("user_id\titem_id\n1\té\n", {"delimiter": "\t"}),
         ("user_id,item_id\n1,é\n".encode("latin-1"), {"encoding": "latin-1"}),
         ("user_id,item_id\n1,é\n".encode("utf-16"), {"encoding": "utf-16"}),
+        ("user_id::item_id\n1::é\n", {"delimiter": "::"}),
+        ("user_id||item_id\r\n1||é".encode("utf-16"), {"delimiter": "||", "encoding": "utf-16"}),
         ("\ufeffuser_id,item_id\r\n1,é\r\n", {}),
+        ("exported, from, x\nuser_id,item_id\n1,é\n", {"skip_rows": 1}),
+        ("exported\n# today\nuser_id,item_id\n1,é\n", {"skip_rows": 1, "header": 1}),
         ("# exported\n# today\nuser_id,item_id\n1,é\n", {"header": 2}),
         (gzip.compress("user_id,item_id\n1,é\n".encode(), mtime=0), {"compression": "gzip"}),
         (bz2.compress("user_id,item_id\n1,é\n".encode()), {"compression": "bz2"}),
@@ -99,6 +103,11 @@ def test_files_without_a_header_are_read(make: Any, tmp_path: Path) -> None:
     path = write(tmp_path, "1,a\n2,b\n")
     frame = make("csv", path=path, header=None, columns=("0", "1"), text=("0", "1")).fetch()
     assert frame["1"].to_list() == ["a", "b"]
+    above = write(tmp_path, "3 ratings\n\n1,a\n2,b\n", "counts.csv")
+    frame = make("csv", path=above, header=None, skip_rows=2, columns=("0", "1"), text=("0", "1")).fetch()
+    assert frame["0"].to_list() == ["1", "2"]
+    with pytest.raises(DataSourceError, match=r"has nothing in line 5, after `skip_rows: 4`"):
+        make("csv", path=above, header=None, skip_rows=4, columns=("0", "1"), text=("0", "1")).fetch()
     with pytest.raises(DataSourceError, match=r"has no columns user_id, item_id; it has 1, a; .*header: null"):
         make("csv", path=path, columns=IDS).fetch()
 
@@ -129,9 +138,51 @@ def test_broken_files_are_refused_with_place_and_reason(make: Any, tmp_path: Pat
     assert str(tmp_path) in caught.value.message
 
 
+def test_whole_numbers_may_be_written_as_floats(make: Any, tmp_path: Path) -> None:
+    """`dtype: int` reads 17850.0, which a blank makes of 17850 in many tools. The error for 17850.5 has its row."""
+    path = write(tmp_path, "user_id,item_id,n\n17850.0,1,3.00\n,2,\n 9007199254740993 ,3,NA\n")
+    source = make("csv", path=path, columns=("user_id", "n"), text=("user_id",), dtype={"user_id": "int", "n": "int"})
+    for frame in (source.fetch(), source.sample(10)):
+        assert frame["user_id"].astype(object).where(frame["user_id"].notna(), None).to_list() == [
+            "17850",
+            None,
+            "9007199254740993",
+        ]
+        assert frame["n"].to_list() == [3, pd.NA, pd.NA]
+    path = write(tmp_path, "user_id,item_id\n17850.0,1\n17850.5,2\n")
+    with pytest.raises(
+        DataSourceError, match=r"a\.csv, data row 2: the column user_id holds '17850\.5', which is no whole"
+    ):
+        make("csv", path=path, columns=IDS, dtype={"user_id": "int"}).fetch()
+
+
+def test_delimiters_of_several_characters_may_be_in_quotes(make: Any, tmp_path: Path) -> None:
+    """Such a value keeps them. Errors show the delimiter as the recipe writes it."""
+    path = write(tmp_path, 'user_id::item_id::title\n1::2::"a::b"\n3::4::c:d\n')
+    source = make("csv", path=path, delimiter="::", columns=(*IDS, "title"))
+    assert source.fetch()["title"].to_list() == source.sample(2)["title"].to_list() == ["a::b", "c:d"]
+    path = write(tmp_path, "user_id::item_id\n1::2\n3::4::5\n")
+    with pytest.raises(DataSourceError, match=r"line 3 has 3 fields, but the header has 2: '3::4::5'"):
+        make("csv", path=path, delimiter="::", columns=IDS).fetch()
+    path = write(tmp_path, "user_id::item_id\n1::\x1f\n")
+    with pytest.raises(DataSourceError, match=r"holds the control character '\\x1f'"):
+        make("csv", path=path, delimiter="::", columns=IDS).fetch()
+    with pytest.raises(DataSourceError, match=r'a double colon separates the columns: set `delimiter: "::"`'):
+        make("csv", path=path, columns=IDS).fetch()
+
+
+def test_faults_below_skipped_lines_have_their_line(make: Any, tmp_path: Path) -> None:
+    """The lines above the header may have any form, and count."""
+    path = write(tmp_path, "exported, by, us\n\nuser_id,item_id\n1,2\n3\n")
+    for options in ({"header": 2}, {"skip_rows": 2}):
+        with pytest.raises(DataSourceError, match=r"line 5 has 1 field, but the header has 2: '3'"):
+            make("csv", path=path, columns=IDS, **options).fetch()
+
+
 @pytest.mark.parametrize(
     ("data", "words"),
     [
+        (zipped({"a.csv": "user_id,item_id\n1,2\n"}), "it is a zip archive: set `compression: zip`"),
         ("user_id;item_id\n1;2\n", 'a semicolon separates the columns: set `delimiter: ";"`'),
         ("user_id\titem_id\n1\t2\n", r'a tab separates the columns: set `delimiter: "\t"`'),
         (" user_id , item_id \n1,2\n", "it has ' user_id ', ' item_id '"),
@@ -213,42 +264,40 @@ def test_an_excel_file_is_named_as_one(make: Any, tmp_path: Path) -> None:
         make("csv", path=str(path), columns=IDS).fetch()
 
 
-def texts(*values: str) -> pa.ChunkedArray:
-    return pa.chunked_array([pa.array(values, pa.string())])
+def test_a_zip_archive_with_one_table_is_read(make: Any, tmp_path: Path) -> None:
+    """Texts beside the table, hidden files and those of macOS do not count. Several tables are listed by the error."""
+    table = "user_id,item_id\n" + "1,é\n" * 50_000
+    beside = {"ml/README.txt": "read me", "ml/.hidden.csv": "x", "__MACOSX/ml/._ratings.csv": "x"}
+    path = write(tmp_path, zipped({**beside, "ml/ratings.csv": table}), "a.csv.zip")
+    assert len(make("csv", path=path, columns=IDS).fetch()) == 50_000
+    assert len(make("csv", path=".", columns=IDS).fetch()) == 50_000
+    assert len(make("csv", path=path, columns=IDS).sample(10)) == 10
+    assert make("csv", path=path, columns=IDS).probe()[1].endswith("has the columns user_id, item_id")
+    path = write(tmp_path, zipped({"u.data": table}), "b.bin")
+    assert len(make("csv", path=path, columns=IDS, compression="zip").fetch()) == 50_000
+    path = write(tmp_path, zipped({"a.csv": table, "b.csv": table}), "c.zip")
+    with pytest.raises(DataSourceError, match=r"c\.zip holds 2 tables, and one is read: a\.csv, b\.csv; unpack it"):
+        make("csv", path=path, columns=IDS).fetch()
+    with pytest.raises(DataSourceError, match=r"holds 0 tables, and one is read; unpack"):
+        make("csv", path=write(tmp_path, zipped({}), "d.zip"), columns=IDS).fetch()
 
 
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        (("1", "2"), [1, 2]),
-        (("1", "NA"), [1, None]),
-        (("1", "2.5"), [1.0, 2.5]),
-        (("True", "false", ""), [True, False, None]),
-        (("1", "x", ""), ["1", "x", None]),
-        (("NA", "x"), ["NA", "x"]),
-        (("", ""), [None, None]),
-        (("007", "x"), ["007", "x"]),
-        (("0x10", "10"), ["0x10", "10"]),
-        (("0XFF", ""), ["0XFF", None]),
-    ],
-)
-def test_all_rows_decide_the_type(values: tuple[str, ...], expected: list[object]) -> None:
-    """One value of another kind makes the column text, in which NA and null are words."""
-    assert by_content(texts(*values)).to_pylist() == expected
+def test_broken_zip_archives_are_refused(make: Any, tmp_path: Path) -> None:
+    """A cut archive, damaged data and a password are errors that name the file."""
+    whole = zipped({"a.csv": "user_id,item_id\n" + "".join(f"{k},{k * 7919 % 1000}\n" for k in range(10_000))})
+    locked = bytearray(whole)
+    locked[6] |= 1
+    locked[whole.index(b"PK\x01\x02") + 8] |= 1
+    damaged = whole[:20_000] + bytes(64) + whole[20_064:]
+    for data, words in ((whole[:1000], "zip archive"), (bytes(locked), "password"), (damaged, "cannot be parsed")):
+        with pytest.raises(DataSourceError, match=words):
+            make("csv", path=write(tmp_path, data, "a.zip"), columns=IDS).fetch()
 
 
-@given(values=st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=10))
-def test_integers_keep_every_digit(values: list[int]) -> None:
-    """Integers of 64 bits are never read as floats, which have 53 bits."""
-    assert by_content(texts(*map(str, values))).to_pylist() == values
-
-
-def test_dtype_names_map_to_arrow_types() -> None:
-    """`str` and `string` mean the same type, and so do `int` and `int64`."""
-    assert DTYPES["str"] == DTYPES["string"] == pa.string()
-    assert DTYPES["int"] == DTYPES["int64"] == pa.int64()
-
-
-def test_blanks_in_text_columns_are_missing() -> None:
-    """Words such as null stay text, because they may be names."""
-    assert text_with_gaps(texts("null", "")).to_pylist() == ["null", None]
+def test_a_text_with_the_name_of_a_compressed_file_is_read_as_text(make: Any, tmp_path: Path) -> None:
+    """Clients of web servers decompress a file and keep its name. A given `compression` is not doubted."""
+    for ending in ("gz", "bz2", "zip"):
+        path = write(tmp_path, "user_id,item_id\n1,2\n", f"a.csv.{ending}")
+        assert len(make("csv", path=path, columns=IDS).fetch()) == 1
+    with pytest.raises(DataSourceError, match="cannot be"):
+        make("csv", path="a.csv.gz", columns=IDS, compression="gzip").fetch()

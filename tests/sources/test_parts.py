@@ -131,6 +131,17 @@ def test_an_existing_file_with_a_name_like_a_pattern_is_read(make: Any, tmp_path
     assert make("csv", path="a[1]*.csv").fetch()["user_id"].to_list() == ["u"]
 
 
+def test_brackets_in_the_name_of_a_folder_are_no_pattern(make: Any, tmp_path: Path) -> None:
+    """A pattern may follow such a folder. Without the folder, the brackets are a pattern."""
+    csv(tmp_path / "sales [2024]/day*1/a.csv", "user_id,item_id\nu,i\n")
+    csv(tmp_path / "sales 2/a.csv", "user_id,item_id\nv,i\n")
+    for path in ("sales [2024]", "sales [2024]/*/*.csv", f"{tmp_path}/sales [2024]/day*1/?.csv"):
+        assert make("csv", path=path).fetch()["user_id"].to_list() == ["u"]
+    assert make("csv", path="sales [2-3]/*.csv").fetch()["user_id"].to_list() == ["v"]
+    with pytest.raises(DataSourceError, match=r"b\.csv does not exist"):
+        make("csv", path="sales [2024]/b.csv").fetch()
+
+
 @pytest.mark.parametrize(
     ("columns", "words"),
     [

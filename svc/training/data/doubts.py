@@ -17,7 +17,7 @@ from svc.recipe.schema import Cleansing, InteractionSchema, Recipe
 from svc.recipe.source_options import BUILT_IN_OPTIONS, Located
 from svc.sources.base import SourceContext, build_source
 from svc.training.data.interactions import Interactions, check_unused_times
-from svc.training.data.times import looks_like_time, odd_years
+from svc.training.data.times import looks_like_time, odd_years, time_column
 from svc.training.data.weights import of_numbers
 
 MANY_REPEATS: Final = 0.1
@@ -64,7 +64,7 @@ def _time_unit(frame: pd.DataFrame, interactions: Interactions, schema: Interact
         return
     if interactions.times is None:
         check_unused_times(frame, schema)
-    message = schema.time_unit and odd_years(frame[schema.time_column], schema.time_unit)
+    message = schema.time_unit and odd_years(time_column(frame, schema.time_columns), schema.time_unit)
     if message:
         yield Doubt("time_unit_doubtful", "schema.time_unit", message)
 
@@ -145,7 +145,7 @@ def rating_hint(loaded: LoadedRecipe, context: SourceContext) -> Doubt | None:
     with suppress(SvcError):  # the training reads the table next and reports the error
         frame: pd.DataFrame | None = sample(SAMPLED_ROWS)
         recipe = loaded.recipe
-        used = {*(context.columns or ()), recipe.schema_.time_column}
+        used = {*(context.columns or ()), *recipe.schema_.time_columns}
         if frame is not None:
             not_hidden = _columns_not_hidden(recipe.cleansing)
             hints = (

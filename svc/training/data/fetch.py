@@ -140,12 +140,14 @@ def interaction_context(
     """
     schema, filtered = loaded.recipe.schema_, _filtered_columns(loaded.recipe)
     ids = (schema.user_column, schema.item_column)
-    optional = (schema.time_column, schema.weight_column, schema.event_column)
+    optional = (*schema.time_columns, schema.weight_column, schema.event_column)
     columns = dict.fromkeys([*ids, *(name for name in optional if name is not None), *filtered])
     texts = {*ids, schema.event_column} if schema.event_column is not None else {*ids}
+    if schema.time_format is not None or len(schema.time_columns) > 1:  # as a number, 01.02 or 0830 would lose zeros
+        texts.update(schema.time_columns)
     # Only the csv reader guesses types. It would read 007 as 7 in a filter column that is compared with text.
     if loaded.recipe.source.type == "csv":
-        numeric = {schema.time_column, schema.weight_column}
+        numeric = {*schema.time_columns, schema.weight_column}
         texts |= {name for name, is_text in filtered.items() if is_text and name not in numeric}
     return SourceContext(
         base_dir=loaded.base_dir,

@@ -23,6 +23,7 @@ from svc.training.data.times import (
     future_times,
     odd_years,
     reference_time,
+    time_column,
     to_nanoseconds,
 )
 from svc.training.data.weights import (
@@ -285,9 +286,8 @@ def from_rows(
         dropped["bad_times"] = int(np.count_nonzero(bad))
         keep &= ~bad
         if bad.any() and schema.time_column is not None:
-            reasons["bad_times"] = bad_times(
-                frame[schema.time_column], bad, schema.time_column, schema.time_unit, positions
-            )
+            column = time_column(frame, schema.time_columns)
+            reasons["bad_times"] = bad_times(column, bad, schema.time_name, schema.time_form, positions)
     hidden = HiddenRows(users[hiding], items[hiding], None if times is None else times[hiding], excluded[hiding])
     by_rule = int(np.count_nonzero(hiding & ruled))
     dropped["hide"], dropped["excluded_events"] = by_rule, len(hidden.users) - by_rule
@@ -372,9 +372,7 @@ def _pair(row: int, users: Codes, user_ids: list[str], items: Codes, item_ids: l
 def _future_rows(rows: KeptRows, schema: InteractionSchema, which: NDArray[np.bool_], start: int) -> FutureRows | None:
     if not which.any():
         return None
-    name = schema.time_column
-    assert name is not None, "rows are late by the time column"
-    detail = future_times(rows.frame[name], which, name, rows.positions)
+    detail = future_times(time_column(rows.frame, schema.time_columns), which, schema.time_name, rows.positions)
     return FutureRows(int(np.count_nonzero(which)), detail, start)
 
 
@@ -403,29 +401,29 @@ def check_unused_times(frame: pd.DataFrame, schema: InteractionSchema) -> None:
     To save time, all rows are read only if none of the first rows has a time. Raise TimeUnitRequired for numbers
     without a unit, TimeMixture for a text column with numbers and dates, and MinDataViolation if no value is a time.
     """
-    name = schema.time_column
-    if name is None or not len(frame):
+    if schema.time_column is None or not len(frame):
         return
     for rows in (frame.head(_FIRST_ROWS), frame):
         bad = _times(rows, schema) == BAD_TIME
         if not bad.all():
             return
     raise MinDataViolation(
-        f"no row has a time that can be read: {bad_times(frame[name], bad, name, schema.time_unit)}; "
+        "no row has a time that can be read: "
+        f"{bad_times(time_column(frame, schema.time_columns), bad, schema.time_name, schema.time_form)}; "
         "mend schema.time_column or schema.time_unit, or leave schema.time_column out"
     )
 
 
 def _times(frame: pd.DataFrame, schema: InteractionSchema) -> Times:
     assert schema.time_column is not None, "the recipe asks for time_column wherever times are used"
-    column = frame[schema.time_column]
-    if pd.api.types.is_numeric_dtype(column.dtype) and schema.time_unit is None:
+    column = time_column(frame, schema.time_columns)
+    if pd.api.types.is_numeric_dtype(column.dtype) and schema.time_form is None:
         near = odd_years(column, None)
         raise TimeUnitRequired(
-            f"schema.time_column {schema.time_column!r} holds numbers: say what they count in schema.time_unit "
+            f"schema.time_column {schema.time_name!r} holds numbers: say what they count in schema.time_unit "
             f"(s, ms, us or ns{f'; {near}' if near else ''}), or in Python as svc.train(..., time_unit=...)."
         )
-    return to_nanoseconds(column, schema.time_unit)
+    return to_nanoseconds(column, schema.time_form)
 
 
 def _in_table_order(

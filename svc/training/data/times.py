@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from collections.abc import Sequence
+from typing import Any, TypeGuard
 
 import numpy as np
 import pandas as pd
@@ -18,6 +20,8 @@ NO_START = np.iinfo(np.int64).max
 
 _DATES = (pd.Timestamp.min.tz_localize("UTC"), pd.Timestamp.max.tz_localize("UTC"))
 """The first and the last date that int64 holds in nanoseconds since 1970, in the years 1677 and 2262."""
+_MIDNIGHT = re.compile(r" 00:00:00(?:\.0{1,9})?$")
+"""The end of a date as text if its column holds dates with clock times."""
 _NANOSECONDS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
 
@@ -27,10 +31,33 @@ If a unit is given, a column with more is refused, because its format is unclear
 """
 
 
+def time_column(frame: pd.DataFrame, names: Sequence[str]) -> pd.Series:
+    """Return the column of times, or the texts of a column of dates and one of clock times, joined by a blank.
+
+    A joined value is missing if one of its parts is.
+    """
+    if len(names) == 1:
+        return frame[names[0]]
+    dates, clocks = (frame[name].astype("category").cat for name in names)
+    n_clocks = max(len(clocks.categories), 1)
+    is_whole = (dates.codes >= 0).to_numpy() & (clocks.codes >= 0).to_numpy()
+    pairs = dates.codes.to_numpy(np.int64) * n_clocks + clocks.codes.to_numpy(np.int64)
+    numbers, distinct = pd.factorize(pairs[is_whole])
+    days = [_MIDNIGHT.sub("", str(day)) for day in dates.categories]
+    hours = list(clocks.categories)
+    texts = [f"{days[pair // n_clocks]} {hours[pair % n_clocks]}" for pair in distinct]
+    codes, names_of_times = pd.factorize(np.array(texts, dtype=object))
+    of_rows = np.full(len(frame), -1)
+    of_rows[is_whole] = codes[numbers]
+    values = pd.Categorical.from_codes(of_rows, dtype=pd.CategoricalDtype(pd.Index(names_of_times)))
+    return pd.Series(values, index=frame.index)
+
+
 def to_nanoseconds(column: pd.Series, unit: str | None, weights: Weights | None = None) -> NDArray[np.int64]:
     """Return the times of `column` in nanoseconds since 1970, UTC, (n,), with BAD_TIME for a value that is no time.
 
     - `unit` is the unit of numbers: s, ms, us or ns. If it is None, a column of a numeric type counts as ns.
+      Or it is the format of texts, such as %d.%m.%Y. Then a number is the text of its digits.
     - Dates and times without a time zone count as UTC.
     - Text is read as ISO 8601, or as numbers if a unit is given and no more rows have dates than numbers.
     - `weights` has the number of rows for each value of `column`, if `column` has only the distinct values of a longer
@@ -39,10 +66,12 @@ def to_nanoseconds(column: pd.Series, unit: str | None, weights: Weights | None 
     Raise TimeMixture if text has numbers and dates, each in more than one percent of the readable rows, and a unit is
     given. Raise TimeUnitRequired if more rows of a text have numbers than dates, and no unit is given.
     """
-    if pd.api.types.is_numeric_dtype(column.dtype):
-        return _from_numbers(column, unit or "ns")
     if isinstance(column.dtype, pd.CategoricalDtype):
         return _from_categories(column, unit)
+    if _is_format(unit):
+        return _from_dates(column.astype(str).where(column.notna()), unit)
+    if pd.api.types.is_numeric_dtype(column.dtype):
+        return _from_numbers(column, unit or "ns")
     if pd.api.types.is_datetime64_any_dtype(column.dtype):
         return _from_dates(column)
     if pd.api.types.is_timedelta64_dtype(column.dtype):
@@ -129,8 +158,12 @@ def _from_categories(column: pd.Series, unit: str | None) -> NDArray[np.int64]:
     return np.where(codes >= 0, values[codes], BAD_TIME)
 
 
-def _from_dates(column: pd.Series) -> NDArray[np.int64]:
-    dates = pd.to_datetime(column, utc=True, errors="coerce", format="ISO8601")
+def _is_format(unit: str | None) -> TypeGuard[str]:
+    return unit is not None and "%" in unit
+
+
+def _from_dates(column: pd.Series, form: str = "ISO8601") -> NDArray[np.int64]:
+    dates = pd.to_datetime(column, utc=True, errors="coerce", format=form)
     try:
         in_nanoseconds = dates.dt.as_unit("ns")
     except pd.errors.OutOfBoundsDatetime:
@@ -169,6 +202,8 @@ def bad_times(column: pd.Series, bad: NDArray[np.bool_], name: str, unit: str | 
     shown = _first_value(column, bad, name, positions)
     if unit is None:
         return f"{shown}, which is no ISO 8601 date or time, such as 2024-05-31T12:00:00Z"
+    if _is_format(unit):
+        return f"{shown}, which is not of the form {unit!r} (schema.time_format)"
     return f"{shown}, which is not a time in {unit}{_unit_hint(value)}"
 
 

@@ -20,7 +20,7 @@ from svc.errors import DataSourceError, RowFilterMismatch
 from svc.model.ranking.filter_fields import COMPARE
 from svc.recipe.filter_tree import NUMBER, Filter, either, parse_row_filter
 from svc.sources.base import DataSource
-from svc.sources.csv import WORDS_FOR_NOTHING
+from svc.sources.dtypes import WORDS_FOR_NOTHING
 
 Flags = NDArray[np.bool_]
 Column = Callable[[str, Any], Flags]

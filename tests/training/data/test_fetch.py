@@ -37,6 +37,22 @@ def test_an_invalid_time_column_ends_a_training(make_recipe: Make, log: Log) -> 
         assert words in last(log)["error"]
 
 
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_date_and_a_clock_time_may_be_two_columns(make_recipe: Make, log: Log, tmp_path: Path, kind: str) -> None:
+    """The text of each is kept, such as 0830, and the training holds out the latest rows as for a single column."""
+    rows = [(f"u{k % 40}", f"i{k % 7}", f"{1 + k % 28:02}.03.2024", f"{k % 24:02}{k % 60:02}") for k in range(400)]
+    table = pd.DataFrame(rows, columns=["user_id", "item_id", "date", "clock"])
+    path = tmp_path / f"till.{kind}"
+    table.to_csv(path, index=False) if kind == "csv" else table.to_parquet(path)
+    schema = {"user_column": "user_id", "item_column": "item_id", "time_column": ["date", "clock"]}
+    source = {"type": kind, "path": str(path)}
+    result = run(make_recipe(source=source, schema={**schema, "time_format": "%d.%m.%Y %H%M"}, training=training()))
+    assert result.exit_code == 0, log
+    assert not [record for record in log if record["event"] in ("data_lost_rows", "many_rows_dropped")]
+    run(make_recipe(source=source, schema=schema, training=training()))
+    assert "time column 'date clock' holds '01.03.2024 0000' in data row 1" in last(log)["error"]
+
+
 def test_ids_that_are_hard_to_request_cause_warnings(
     make_recipe: Make, make_ratings: Callable[..., Path], log: Log
 ) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import datetime
+
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from svc.errors import TimeMixture, TimeUnitRequired
 from svc.recipe.schema import Cleansing
-from svc.training.data.times import BAD_TIME, odd_years, to_nanoseconds
+from svc.training.data.times import BAD_TIME, odd_years, time_column, to_nanoseconds
 from tests.training.data.test_fetch import refusal
 from tests.training.data.test_interactions import SCHEMA, frame, from_frame
 
@@ -97,3 +101,40 @@ def test_times_that_are_plausible_only_in_another_unit_cause_a_warning(value: in
     doubt = odd_years(pd.Series([value]), unit)
     assert (doubt is None) == (hint is None)
     assert hint is None or f"schema.time_unit: {hint}?" in str(doubt)
+
+
+def test_a_format_reads_other_forms_of_times() -> None:
+    """A value of another form is no time, and the message has the format. Numbers count as the text of their digits."""
+    texts = ["01.02.2024 08:30", "2024-02-01 08:30", None]
+    schema = SCHEMA.model_copy(update={"time_unit": None, "time_format": "%d.%m.%Y %H:%M"})
+    cleaned = from_frame(frame(["a", "b", "c"], ["x", "y", "z"], texts), schema, Cleansing(), with_times=True)
+    assert cleaned.times is not None
+    assert cleaned.times.tolist() == [1706776200 * 10**9]
+    assert cleaned.reasons["bad_times"].endswith(
+        "holds '2024-02-01 08:30' in data row 2, which is not of the form '%d.%m.%Y %H:%M' (schema.time_format)"
+    )
+    days = [pd.Series([20240131, None], dtype=dtype) for dtype in ("Int64", "category")]
+    for column in (*days, pd.Series(["20240131", None])):
+        assert to_nanoseconds(column, "%Y%m%d").tolist() == [1706659200 * 10**9, BAD_TIME]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.none() | st.dates(datetime.date(1980, 1, 1), datetime.date(2100, 1, 1)),
+            st.none() | st.times().map(lambda clock: clock.replace(microsecond=0)),
+        ),
+        max_size=20,
+    )
+)
+def test_a_date_and_a_clock_time_are_one_time(rows: list[tuple[datetime.date | None, datetime.time | None]]) -> None:
+    """Dates may be text, dates or timestamps of midnight. Without one of both, the row has no time."""
+    clocks = [None if clock is None else str(clock) for _, clock in rows]
+    whole = [BAD_TIME if None in row else pd.Timestamp.combine(*row).value for row in rows]  # type: ignore[arg-type]
+    for dates in (
+        [day for day, _ in rows],
+        [day and str(day) for day, _ in rows],
+        pd.to_datetime([d for d, _ in rows]),
+    ):
+        table = pd.DataFrame({"day": dates, "clock": clocks})
+        assert to_nanoseconds(time_column(table, ("day", "clock")), None).tolist() == whole
