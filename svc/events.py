@@ -240,7 +240,8 @@ INITIAL_ARTIFACT_DESERIALIZE_FAILED = _event("initial_artifact_deserialize_faile
 INITIAL_ARTIFACT_HMAC_SKIPPED_DEV = _event("initial_artifact_hmac_skipped_dev", "warning", "name kid")
 """An artifact with the built-in key is accepted (--dev-allow-unsigned)."""
 ARTIFACT_LOADED = _event("artifact_loaded", "info", "name model_version kid best_class seconds")
-"""A model is served, at start or after a swap."""
+"""A model is served, at start or after a swap. `metadata_few_items` has `n_found` and `n_items` if fewer than half of
+its items are in `item_metadata`."""
 ARTIFACT_LOAD_FAILED = _event("artifact_load_failed", "error", "name error kid")
 """After the start: an artifact cannot be loaded. A served model stays."""
 ARTIFACT_LOAD_UNEXPECTED_ERROR = _event("artifact_load_unexpected_error", "error", "name error")

@@ -100,7 +100,7 @@ def read_new_items(
             " leave out items that are not new any more"
         )
     ids, rows = ids_and_features(table, columns[0], names)
-    metadata, filters = load_metadata(recipe, settings, IdTable.from_ids(ids), variables, n_rows=n_items + n_rows)
+    metadata, filters, _ = load_metadata(recipe, settings, IdTable.from_ids(ids), variables, n_rows=n_items + n_rows)
     if metadata is not None:
         metadata = MetadataTable(metadata.fields, list(metadata.rows))
     return NewItemList(ids, rows, metadata, filters, _digest(ids, rows, metadata, filters))

@@ -174,6 +174,13 @@ class ItemTables(NamedTuple):
 
     metadata: MetadataTable | None
     filters: FilterFields
+    few: Mapping[str, int] | None = None
+    """The counts of `few_items`, or None if the table has enough items or nothing is read from it."""
+
+
+def few_items(n_found: int, n_items: int) -> Mapping[str, int] | None:
+    """Return both counts if fewer than half of the `n_items` items of a model are in a table of metadata, else None."""
+    return {"n_found": n_found, "n_items": n_items} if 2 * n_found < n_items else None
 
 
 def load_metadata(
@@ -214,7 +221,8 @@ def load_metadata(
         logs.emit(events.METADATA_FIELD_MISSING, name=recipe.recipe.name, fields=missing)
     metadata = MetadataTable(answered, _Rows(table, answered, item_ids)) if answered else None
     hidden = tuple(name for name in declared.filter_kinds if settings.is_denied(name))
-    return ItemTables(metadata, _filter_fields(declared, table, item_ids, hidden))
+    few = few_items(_Rows(table, (), item_ids).n_found, len(item_ids))
+    return ItemTables(metadata, _filter_fields(declared, table, item_ids, hidden), few)
 
 
 def _filter_fields(declared: ItemMetadata, table: ReadTable, item_ids: IdTable, denied: Sequence[str]) -> FilterFields:
@@ -246,6 +254,11 @@ class _Rows(Sequence[tuple[Any, ...] | None]):
 
     def __len__(self) -> int:
         return len(self._places)
+
+    @property
+    def n_found(self) -> int:
+        """Return the number of items with a row."""
+        return int(np.count_nonzero(self._places >= 0))
 
     def __getitem__(self, item: Any) -> Any:
         return list(self)[item]

@@ -5,7 +5,7 @@ Filters and answers use the columns of the metadata.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +13,8 @@ import pandas as pd
 import pyarrow as pa
 from pandas.api import types
 
-from svc.asking.item_tables import ids_and_features, load_metadata, of_arrow
+from svc import events, logs
+from svc.asking.item_tables import few_items, ids_and_features, load_metadata, of_arrow
 from svc.errors import DataSourceError, FeaturesNotSupported, FeatureValueUnusable, MetadataError, UsageError
 from svc.library.tables import as_arrow, as_pandas, as_table, check_id_type, column_names, plain, require
 from svc.model.ids import IdTable
@@ -103,6 +104,7 @@ def item_table(items: Any, item_ids: IdTable, id_column: str) -> ItemTable:
 
     If an item has several rows, the last one counts. Rows of other items are left out. Ids are read from `id_column`,
     or from `item_id` if the DataFrame has no such column. All columns are shown, and all but times are filter fields.
+    Logs a warning if fewer than half of `item_ids` are there.
     Raises UsageError.
     """
     items = as_table(items, "items", "a row for each item")
@@ -121,11 +123,27 @@ def item_table(items: Any, item_ids: IdTable, id_column: str) -> ItemTable:
         raise UsageError(f"items: rename the column {taken[0]!r}, because answers already have a column of this name")
     frame = frame[ids.notna()].drop_duplicates(id_column, keep="last").set_index(frame.columns[names.index(id_column)])
     aligned = frame.reindex(item_ids.all()).reset_index(drop=True)
+    few = few_items(int(np.count_nonzero(item_ids.indices(frame.index.tolist()) >= 0)), len(item_ids))
+    if few is not None:
+        message = f"items: the table has {few['n_found']} of {few['n_items']} items: has {id_column!r} their ids?"
+        logs.emit(events.RECIPE_WARNING, code="metadata_few_items", field="items", message=message)
     try:
         fields = {name: _field(name, aligned[name]) for name in aligned.columns if not _is_time(aligned[name])}
     except MetadataError as error:
         raise UsageError(f"items: {error.message}") from None
     return ItemTable(aligned, FilterFields(fields, len(item_ids)))
+
+
+def require_items(items: Any, id_column: str, chosen: Collection[str]) -> None:
+    """Raise UsageError if the caller's table of `items` has none of the `chosen` ones, before a training of them."""
+    names = column_names(items, "items")
+    id_column = id_column if id_column in names else "item_id"
+    ids = as_pandas(items, "items")[id_column].dropna()
+    if len(ids) and set(ids).isdisjoint(chosen):
+        raise UsageError(
+            f"items: none of the items of data, such as {min(chosen, default='')!r}, is in the column {id_column!r}, "
+            f"which has such as {ids.iloc[0]!r}: has it the ids of items?"
+        )
 
 
 def items_of_recipe(

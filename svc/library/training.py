@@ -21,7 +21,7 @@ from svc.env_file import environment
 from svc.errors import RecipeError, UsageError
 from svc.export.run import OpenedArtifact, open_artifact
 from svc.library.answers import FramedOffer
-from svc.library.items import ItemTable, item_table, items_of_recipe, new_items_of
+from svc.library.items import ItemTable, item_table, items_of_recipe, new_items_of, require_items
 from svc.library.recommender import Keys, Recommender, id_column_of, keys_text
 from svc.library.tables import as_arrow, as_table, check_interactions, column_names, facts_table, is_table, require
 from svc.model.ids import IdTable
@@ -228,7 +228,11 @@ def train(
             loaded = _without_output(_load(recipe, given, settings, overrides), Path(folder))
         if items is not None:  # before the training, whose model would be lost without `output`
             items = as_table(items, "items", "a row for each item")
-            _check_rules(loaded, item_table(items, IdTable.from_ids([]), loaded.recipe.schema_.item_column))
+            id_column = loaded.recipe.schema_.item_column
+            _check_rules(loaded, item_table(items, IdTable.from_ids([]), id_column))
+            if is_table(data):
+                chosen = as_arrow(as_table(data, "data"), [id_column], "data").column(id_column).unique()
+                require_items(items, id_column, chosen.drop_null().to_pylist())
         signing = keys_text(keys, settings) if is_written or keys is not None else f"{OWN_KID}:{secrets.token_hex(32)}"
         settings = replace(settings, signing_keys=signing, signing_keys_file=None)
         options = TrainOptions(

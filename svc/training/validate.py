@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,13 +17,14 @@ from svc.recipe.serving_schema import ItemMetadata
 from svc.recipe.source_options import SourceSpec
 from svc.settings import Settings
 from svc.sources.base import SourceContext, build_source
-from svc.training.data.doubts import doubts, rating_hint
+from svc.training.data.doubts import Doubt, doubts, rating_hint
 from svc.training.data.features import SideName, sample_warnings
 from svc.training.data.fetch import feature_context, interaction_context, uses_time
 from svc.training.data.id_doubts import id_doubts
 from svc.training.data.interactions import from_rows
+from svc.training.data.metadata_doubts import metadata_doubts
 from svc.training.data.times import MANY
-from svc.training.data.where import kept_rows
+from svc.training.data.where import fetch_kept, kept_rows
 from svc.training.fitting.algorithms.registry import check_available
 from svc.training.search.storage import preflight
 
@@ -102,7 +104,9 @@ def _sources(
     if (metadata := recipe.item_metadata) is not None:
         columns = dict.fromkeys((metadata.id_column, *metadata.fields, *metadata.filter_kinds))
         context = served(metadata.id_column, tuple(columns))
-        yield "item_metadata.source", metadata.source, context, partial(_metadata_warnings, metadata, items)
+        few = _few_items(loaded, settings, variables, items)  # a generator, which reads nothing yet
+        check = partial(_metadata_warnings, metadata, few)
+        yield "item_metadata.source", metadata.source, context, check
     if (available := recipe.serving.availability) is not None:
         yield "serving.availability.source", available.source, served(available.id_column, (available.id_column,)), None
 
@@ -116,10 +120,10 @@ def _row_warnings(recipe: Recipe, items: set[str], frame: pandas.DataFrame) -> l
     schema, with_times = recipe.schema_, uses_time(recipe)
     if not len(frame):
         raise MinDataViolation("the table has a header and no rows, so there is nothing to train on")
-    items |= set(frame[schema.item_column].dropna().astype(str))
     n_read, rows = len(frame), kept_rows(frame, recipe.cleansing.where, recipe.cleansing.hide)
     frame = rows.frame
     interactions = from_rows(rows, schema, recipe.cleansing, with_times=with_times, started_ns=time.time_ns())
+    items |= set(interactions.item_ids)
     reasons = "; ".join(interactions.reasons.values())
     first = f"of the first {len(frame)} rows" + ("" if rows.n_dropped is None else " that cleansing.where keeps")
     unusable = f"{interactions.n_unusable} {first} would be dropped: {reasons}"
@@ -141,10 +145,28 @@ def _row_warnings(recipe: Recipe, items: set[str], frame: pandas.DataFrame) -> l
     return counts + [f"warning: {text}" for text in warnings]
 
 
-def _metadata_warnings(declared: ItemMetadata, items: set[str], frame: pandas.DataFrame) -> list[str]:
-    """Return warnings about the first rows of a metadata table. Raise MetadataError if a server would refuse them.
+def _few_items(
+    loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str], first: set[str]
+) -> Iterator[Doubt]:
+    """Yield a warning if the metadata has few of the items. Raise MetadataError if it has none of them.
 
-    `items` are those of the first interactions. It is empty if these could not be read.
+    `first` are the items of the first rows. If the metadata seems to have few of them, all items are read, because old
+    items at the beginning of the interactions may have left the metadata.
+    """
+    compare = partial(metadata_doubts, loaded, settings, variables)
+    with suppress(MetadataError):
+        if not [*compare(first)]:
+            return
+    cleansing = loaded.recipe.cleansing
+    source = build_source(loaded.recipe.source, interaction_context(loaded, settings, variables))
+    rows = fetch_kept(source, cleansing.where, cleansing.hide)
+    yield from compare(from_rows(rows, loaded.recipe.schema_, cleansing, with_times=uses_time(loaded.recipe)).item_ids)
+
+
+def _metadata_warnings(declared: ItemMetadata, few: Iterable[Doubt], frame: pandas.DataFrame) -> list[str]:
+    """Return warnings about a metadata table with the first rows `frame`, and those of `few`.
+
+    Raise MetadataError if a server would refuse the rows.
     """
     for field in declared.filter_fields:
         values = [
@@ -167,11 +189,7 @@ def _metadata_warnings(declared: ItemMetadata, items: set[str], frame: pandas.Da
             f"{declared.id_column} {repeated.iloc[0]!r} occurs more than once in the first {len(frame)} rows, as do "
             f"{repeated.nunique() - 1} others: the last row of an item counts"
         )
-    if items and len(ids) and items.isdisjoint(ids):
-        warnings.append(
-            f"none of the {ids.nunique()} ids of the first rows is an item of the first interactions, such as "
-            f"{min(items)!r} and {ids.iloc[0]!r}: is {declared.id_column} the column of the item ids?"
-        )
+    warnings += [doubt.message for doubt in few]
     return [f"warning: {text}" for text in warnings]
 
 
@@ -200,9 +218,7 @@ def _probe_source(spec: SourceSpec, context: SourceContext, check_frame: FrameCh
     if context.purpose != "interactions":
         yield from (
             f"warning: {doubt.message}"
-            for doubt in id_doubts(
-                frame[(context.columns or ("",))[0]], "item", spec.type, are_rows=False, is_sample=True
-            )
+            for doubt in id_doubts(frame[(context.columns or ("",))[0]], "item", spec.type, are_rows=False)
         )
     if check_frame is not None:
         yield from check_frame(frame)

@@ -429,7 +429,7 @@ RANDOM = "training: {split: {scheme: random}}"
 TABLES: list[tuple[str, str, str, str, int, str]] = [
     ("user,item\n", ITEMS, PLAIN, "", 4, "a header and no rows"),
     (INTERACTIONS, "item,year\ni1,1999\ni2,early\n", PLAIN, "", 5, "it is in data row 2"),
-    (INTERACTIONS, "item,year\nbook-1,1999\nbook-2,2001\n", PLAIN, "", 0, "none of the 2 ids of the first rows"),
+    (INTERACTIONS, "item,year\nbook-1,1999\nbook-2,2001\n", PLAIN, "", 5, "item_metadata has 0 of 10 items"),
     (INTERACTIONS, "item,year\ni1,1999\ni1,2001\n", PLAIN, "", 0, "'i1' occurs more than once"),
     (INTERACTIONS, "id,year\ni1,1999\n", PLAIN, "", 3, "has no column item; it has id, year (code"),
     ("", ITEMS, PLAIN, "", 3, "rows.csv"),
@@ -455,7 +455,7 @@ TABLES: list[tuple[str, str, str, str, int, str]] = [
     (TIMES.replace("1700000000", "0"), ITEMS, WEIGHED, "", 4, "no row has a 'when' above 0: is it the weight?"),
     (TIMES.replace("1700000000", "5").replace("u1,i1,5", "u1,i1,1"), ITEMS, PLAIN, "", 0, "is not used: every row"),
     (INTERACTIONS + INTERACTIONS.split("\n", 1)[1], ITEMS, PLAIN, "", 0, "rows repeat an earlier choice"),
-    (INTERACTIONS, ITEMS, "{user_column: item, item_column: user}", "", 0, "are they swapped?"),
+    (INTERACTIONS, ITEMS, "{user_column: item, item_column: user}", "", 5, "are they swapped?"),
     (INTERACTIONS.replace("u1,", ",").replace("u2,", ","), ITEMS, PLAIN, "", 0, "'user' is blank in 20 rows"),
     (
         INTERACTIONS,

@@ -20,7 +20,7 @@ from svc.artifact.keys import SigningKeys, is_development
 from svc.artifact.layout import Parsed, kid_of
 from svc.artifact.replay import ReplayGuard
 from svc.artifact.store import Blob, Store, locate_error, verify_blob
-from svc.asking.item_tables import give_memory_back, load_metadata
+from svc.asking.item_tables import ItemTables, give_memory_back, load_metadata
 from svc.errors import ArtifactError, RehearsalFailed
 from svc.model.load_model import load_model, rehearse, require_known_users
 from svc.model.model import Model
@@ -68,6 +68,8 @@ class Loaded:
     seconds: float
     """Duration of the load."""
     filters: FilterFields = NO_FIELDS
+    few_items: Mapping[str, int] | None = None
+    """Both counts if fewer than half of the items have metadata, else None."""
     package: Any = None
     """The `workers.package.Package` in which workers get the model, or None without workers."""
 
@@ -104,10 +106,10 @@ class Loader:
                 blob = replace(blob, view=memoryview(SealedMemory.take(blob.view)))
             parsed = verify_blob(blob, self.keys, self.settings)
             self.guard.check(recipe.recipe.name, parsed, blob, store, self.keys)
-            model, fragments, filters = self._open(recipe, parsed)
+            model, fragments, tables = self._open(recipe, parsed)
             rehearse_answers(recipe, model, fragments, live)
             give_memory_back()
-            loaded = Loaded(model, fragments, parsed.header, blob.sha256, parsed.kid, 0.0, filters)
+            loaded = Loaded(model, fragments, parsed.header, blob.sha256, parsed.kid, 0.0, tables.filters, tables.few)
             if self.pack is not None:
                 loaded = self.pack(loaded, blob)
             self.guard.record_serial(recipe.recipe.name, parsed)
@@ -121,7 +123,7 @@ class Loader:
             raise shown from error
         return replace(loaded, seconds=time.perf_counter() - began)
 
-    def _open(self, recipe: LoadedRecipe, parsed: Parsed) -> tuple[Model, ItemFragments, FilterFields]:
+    def _open(self, recipe: LoadedRecipe, parsed: Parsed) -> tuple[Model, ItemFragments, ItemTables]:
         name, header = recipe.recipe.name, parsed.header
         if is_development(parsed.kid, self.keys):
             logs.emit(events.INITIAL_ARTIFACT_HMAC_SKIPPED_DEV, name=name, kid=parsed.kid)
@@ -131,7 +133,7 @@ class Loader:
         tables = load_metadata(recipe, self.settings, model.item_ids, self.variables)
         fragments = ItemFragments.build(model.item_ids, tables.metadata)
         _compare_recipes(recipe, header)
-        return model, fragments, tables.filters
+        return model, fragments, tables
 
 
 def _kid(name: str, blob: Blob) -> str:

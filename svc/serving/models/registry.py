@@ -54,6 +54,8 @@ class Served(Offer):
     lane: Lane
     loaded_at: float
     """Unix time in seconds."""
+    few_items: Mapping[str, int] | None = None
+    """Both counts if fewer than half of the items have metadata, else None."""
     new: PlacedItems | None = None
     """The new items, or None without a list of new items or before its first read."""
     alone: Served | None = None
@@ -73,6 +75,7 @@ class Served(Offer):
             lane=lane,
             loaded_at=loaded_at,
             filters=loaded.filters,
+            few_items=loaded.few_items,
         )
 
     def beside(self, available: ItemSet | None, new: PlacedItems | None, policy: Policy) -> Served:
@@ -326,6 +329,8 @@ def _details(entry: Entry) -> dict[str, Any]:
         trained_at = unix_time(entry.served.header.get("trained_at"))
         if trained_at:
             document["age_seconds"] = round(time.time() - trained_at)
+        if entry.served.few_items is not None:
+            document["metadata_few_items"] = dict(entry.served.few_items)
     for key, error in (("error", entry.error), ("last_load_error", entry.last_load_error)):
         if error:
             shown = error.replace(entry.artifact_folder, "") if entry.artifact_folder else error

@@ -185,6 +185,7 @@ class Publisher:
             kid=loaded.kid,
             best_class=loaded.header.get("best_class"),
             seconds=round(loaded.seconds, 3),
+            **({} if loaded.few_items is None else {"metadata_few_items": dict(loaded.few_items)}),
         )
         faults = change[0].faults
         previous = faults.load or faults.stat

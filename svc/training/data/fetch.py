@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from svc import events, logs
-from svc.errors import MinDataViolation
+from svc.errors import MetadataError, MinDataViolation, SvcError
 from svc.model.features import FEATURE_VERSION, FeatureState
 from svc.progress import Progress
 from svc.recipe.filter_tree import TEXT, either
@@ -21,6 +21,7 @@ from svc.training.data.doubts import doubts, rating_hint
 from svc.training.data.features import FittedSide, SideName, fit_side
 from svc.training.data.id_doubts import id_doubts
 from svc.training.data.interactions import Interactions
+from svc.training.data.metadata_doubts import metadata_doubts
 from svc.training.data.times import MANY
 from svc.training.data.user_sample import UserSample, draw_users
 from svc.training.data.where import fetch_kept
@@ -87,7 +88,7 @@ def load(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str],
     for code, field, message in doubts(rows.frame, interactions, recipe):
         logs.emit(events.RECIPE_WARNING, code=code, field=field, message=message)
     for side, name in (("user", recipe.schema_.user_column), ("item", recipe.schema_.item_column)):
-        for doubt in id_doubts(rows.frame[name], side, recipe.source.type, are_rows=True, is_sample=False):
+        for doubt in id_doubts(rows.frame[name], side, recipe.source.type, are_rows=True):
             doubt.log()
     n_kept = len(rows.frame)
     del rows
@@ -102,6 +103,7 @@ def load(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str],
     n_rows, drop_count = len(interactions), interactions.drop_count
     logs.emit(events.DATA_CLEANSED, n_rows=n_rows, drop_count=drop_count, **interactions.filter_counts)
     check_thresholds(interactions, recipe.cleansing)
+    _check_metadata(loaded, settings, variables, interactions)
     sides = _sides(loaded, settings, variables, interactions, progress)
     return TrainingData(interactions, n_fetched, sides, _sample(loaded, interactions))
 
@@ -115,6 +117,24 @@ def _sample(loaded: LoadedRecipe, interactions: Interactions) -> UserSample | No
         n_rows = len(sample.interactions)
         logs.emit(events.USERS_SAMPLED, n_users=len(interactions.user_ids), n_sampled=len(sample.rows), n_rows=n_rows)
     return sample
+
+
+def _check_metadata(
+    loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str], interactions: Interactions
+) -> None:
+    """Log a warning if the metadata lacks many items. Raise MetadataError if it has none of them.
+
+    A table that cannot be read only causes a warning, because a server goes on with the one that it has.
+    """
+    try:
+        for code, field, message in metadata_doubts(loaded, settings, variables, interactions.item_ids):
+            logs.emit(events.RECIPE_WARNING, code=code, field=field, message=message)
+    except MetadataError:
+        raise
+    except SvcError as error:
+        logs.emit(
+            events.RECIPE_WARNING, code="metadata_unreadable", field="item_metadata.source", message=error.message
+        )
 
 
 def uses_time(recipe: Recipe) -> bool:
@@ -197,7 +217,7 @@ def _sides(
     for name, side, ids in both:
         if side is not None:
             frame = build_source(side.source, feature_context(loaded, side, settings, variables)).fetch()
-            for doubt in id_doubts(frame[side.id_column], name, side.source.type, are_rows=False, is_sample=False):
+            for doubt in id_doubts(frame[side.id_column], name, side.source.type, are_rows=False):
                 doubt.log()
             sides[name] = fit_side(frame, side, name, ids, settings)
     return sides

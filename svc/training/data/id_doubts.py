@@ -57,7 +57,9 @@ class IdDoubt:
         logs.emit(events.IDS_HARDLY_MEANT, **asdict(self))
 
 
-def id_doubts(column: pd.Series, side: str, source_type: str, *, are_rows: bool, is_sample: bool) -> Iterator[IdDoubt]:
+def id_doubts(
+    column: pd.Series, side: str, source_type: str, *, are_rows: bool, is_sample: bool = False
+) -> Iterator[IdDoubt]:
     """Yield the warnings about the ids in `column`, one for each reason.
 
     - `side` is "user" or "item".

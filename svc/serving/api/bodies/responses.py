@@ -203,6 +203,13 @@ class NewItemsHealth(_Answer):
     n_new: Annotated[int | None, Field(description="Items of the list that the model does not know.")]
 
 
+class FewItems(_Answer):
+    """How many of the model's items the table of `item_metadata` has, if these are fewer than half."""
+
+    n_found: int
+    n_items: int
+
+
 class RecipeHealth(_Answer):
     """The state of one recipe, or of one skipped recipe file."""
 
@@ -213,6 +220,7 @@ class RecipeHealth(_Answer):
     error: str | None = None
     last_load_error: str | None = None
     skipped: bool | None = None
+    metadata_few_items: FewItems | None = None
     availability: ListHealth | None = None
     new_items: NewItemsHealth | None = None
 
