@@ -25,6 +25,8 @@ BASES: Mapping[str, Mapping[str, Any]] = {
     "recommend": {"user_id": "u1"},
     "recommend-related": {"seed_items": ["i1"]},
     "recommend-users": {"item_id": "i1"},
+    "page": {"user_id": "u1", "rows": [{"id": "a", "recommend": {"limit": 100}}]},
+    "rerank": {"user_id": "u1", "items": [f"i{item}" for item in range(1000)]},
 }
 """The required fields of each verb. A new verb needs a row."""
 WITH: Mapping[str, Mapping[str, Any]] = {
@@ -104,6 +106,9 @@ class Values:
         return makers[schema["type"]]()
 
     def _element(self, name: str, schema: Mapping[str, Any], place: int) -> Any:
+        if name == "rows":  # rows of labels rank all items first
+            row = {**self.of("label", self._definitions["LabelRow"]), "field": FIELDS[0]}
+            return {"id": f"row {place}", "label": row}
         element = self.of(name, schema["items"])
         if name == "limits":
             element["field"] = FIELDS[place]
@@ -159,10 +164,10 @@ def asked_of(row: Endpoint) -> Iterator[Asked]:
             body: dict[str, Any] = {"requests": requests}
             yield Asked(row.name, name, path, body if name == "requests" else {**body, name: _largest(schema, name)})
         return
-    limit = _largest(schema, "limit")
+    base = {**BASES[single], **({"limit": _largest(schema, "limit")} if "limit" in schema["properties"] else {})}
     together: dict[str, Any] = dict(BASES[single])
     for name in schema["properties"]:
-        own = {**BASES[single], "limit": limit, **WITH.get(name, {}), name: _largest(schema, name)}
+        own = {**base, **WITH.get(name, {}), name: _largest(schema, name)}
         own.pop(INSTEAD.get(single, {}).get(name, ""), None)
         yield Asked(row.name, name, path, {key: value for key, value in own.items() if value is not None})
         if name not in {"offset", "user_features", "item_features", "item_id", "user_id"}:

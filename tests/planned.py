@@ -9,7 +9,7 @@ from svc.asking.offer import Offer
 from svc.asking.plan import known_user as known_user_of
 from svc.asking.plan import plan
 from svc.asking.policy import Policy, Scheduled
-from svc.asking.requests import PopularQuery, RecommendRequest, RelatedRequest, UsersRequest
+from svc.asking.requests import WITH_PROFILE, PopularQuery, RecommendRequest, RelatedRequest, UsersRequest
 from svc.model.model import Model
 from svc.model.ranking.filter_fields import FilterFields
 from svc.model.ranking.item_sets import ItemSet
@@ -99,7 +99,7 @@ def recommend(
         asked["history"] = ()
     varied = {} if restriction.variation is None else restriction.variation._asdict()
     fields = asked | varied | {"history_mode": mode} | _shared(restriction, exclude_items)
-    request = RecommendRequest.model_construct(_fields_set={*fields}, **fields)
+    request = RecommendRequest.model_construct(WITH_PROFILE, **fields)
     return plan(request, offer_of(model, restriction, fallback=fallback))
 
 

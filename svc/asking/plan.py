@@ -23,6 +23,7 @@ from svc.asking.requests import (
     RelatedRequest,
     UsersRequest,
     lacks,
+    refuse_without_effect,
 )
 from svc.asking.rules import Pins, rotated, rules_of
 from svc.errors import UnknownSeedItems, UnknownUser, UsersNotServed
@@ -141,9 +142,7 @@ def _require_meaning(request: RecommendRequest, *, falls_back: bool) -> None:
     inputs = (request.user_id, request.user_features, request.history, request.fallback, request.dislikes)
     if inputs == (None,) * len(inputs) and not falls_back:
         raise lacks("user_id", "user_features", "history", "fallback")
-    if request.history is None and request.history_mode == "replace":
-        message = "there is no history to put in place of the known one; give history, or leave history_mode out"
-        raise invalid(["history_mode"], message, "history_missing")
+    refuse_without_effect(request)
     chosen = {interaction.item_id for interaction in request.history or ()} if request.dislikes else ()
     for position, dislike in enumerate(request.dislikes or ()):
         if dislike.item_id in chosen:

@@ -38,6 +38,7 @@ from svc.asking.fields import (
     Tree,
     digits,
     filter_in_query,
+    invalid,
     whole,
 )
 from svc.asking.parsing import Rejected, parse, validation_error
@@ -64,50 +65,56 @@ class Question(BaseModel):
         return []
 
 
+Excluded = Annotated[
+    list[Id],
+    Kind.IDS,
+    Field(
+        default_factory=list,  # pydantic would copy a default deeply for each request
+        max_length=MAX_EXCLUDED,
+        fail_fast=True,
+        description="Items to leave out of the answer. Unknown ids are ignored.",
+        json_schema_extra={"default": []},
+    ),
+]
+FilterAsked = Annotated[
+    Tree,
+    Kind.FILTER,
+    Field(description="Conditions on the recipe's filter fields. Only items that satisfy them are ranked."),
+]
+Explain = Annotated[
+    int | None, Field(ge=1, le=MAX_REASONS, description="Most reasons for each item."), BeforeValidator(whole)
+]
+Diversity = Annotated[
+    float | None, Field(ge=0, le=1, description="From 0, the items of highest score, to 1, the most varied items.")
+]
+Limits = Annotated[
+    list[LimitAsked] | None,
+    Kind.OBJECTS,
+    Field(max_length=MAX_LIMITS, description="Most items with the same value of a field."),
+]
+Boosts = Annotated[
+    list[BoostAsked] | None,
+    Kind.OBJECTS,
+    Field(max_length=MAX_BOOSTS, description="Factors for items that satisfy a filter."),
+]
+
+
 class ItemsRequest(Question):
     """The fields that requests for items of one user or of related items share."""
 
     limit: Annotated[int, Field(ge=1, le=MAX_LIMIT, description="Most items to return."), BeforeValidator(whole)] = 10
-    exclude_items: Annotated[
-        list[Id],
-        Kind.IDS,
-        Field(
-            default_factory=list,  # pydantic would copy a default deeply for each request
-            max_length=MAX_EXCLUDED,
-            fail_fast=True,
-            description="Items to leave out of the answer. Unknown ids are ignored.",
-            json_schema_extra={"default": []},
-        ),
-    ]
-    filter: Annotated[
-        Tree,
-        Kind.FILTER,
-        Field(description="Conditions on the recipe's filter fields. Only items that satisfy them are ranked."),
-    ] = None
+    exclude_items: Excluded
+    filter: FilterAsked = None
     include_items: Annotated[
         list[Id] | None,
         Kind.IDS,
         Field(max_length=MAX_INCLUDED, fail_fast=True, description="Only these items are ranked."),
     ] = None
     offset: Annotated[Place, Field(description="Items of the ranking before the first that is returned.")] = 0
-    explain: Annotated[
-        int | None,
-        Field(ge=1, le=MAX_REASONS, description="Most reasons for each item."),
-        BeforeValidator(whole),
-    ] = None
-    diversity: Annotated[
-        float | None, Field(ge=0, le=1, description="From 0, the items of highest score, to 1, the most varied items.")
-    ] = None
-    limits: Annotated[
-        list[LimitAsked] | None,
-        Kind.OBJECTS,
-        Field(max_length=MAX_LIMITS, description="Most items with the same value of a field."),
-    ] = None
-    boosts: Annotated[
-        list[BoostAsked] | None,
-        Kind.OBJECTS,
-        Field(max_length=MAX_BOOSTS, description="Factors for items that satisfy a filter."),
-    ] = None
+    explain: Explain = None
+    diversity: Diversity = None
+    limits: Limits = None
+    boosts: Boosts = None
     pins: Annotated[
         list[PinAsked] | None,
         Kind.OBJECTS,
@@ -131,23 +138,32 @@ def lacks(*names: str) -> ValidationFailed:
     return ValidationFailed(message, errors=[{"loc": ["body", names[0]], "msg": message, "type": "missing"}])
 
 
-class RecommendRequest(ItemsRequest):
-    """Recommend items to one user: by `user_id`, `history`, `user_features`, or `fallback` for any user.
+WITH_PROFILE = {"profile"}
+"""The set fields of a request that svc makes itself and that must tell the profile."""
+_NEEDS = {"history_mode": "history", "rotation": "shown", "shuffle": "seed"}
+"""Fields that have no effect without another field."""
 
-    One of the four is required, unless the recipe has a fallback.
-    """
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {"user_id": "u42", "limit": 5},
-                {"user_features": {"country": "SE", "age": 34}},
-                {"history": ["b3", {"item_id": "b9", "weight": 3.0}], "fallback": "popular"},
-            ],
-            "if": {"required": ["history_mode"], "properties": {"history_mode": {"const": "replace"}}},
-            "then": {"required": ["history"], "properties": {"history": {"type": "array"}}},
-        }
-    )
+def refuse_without_effect(request: Question) -> None:
+    """Raise ValidationFailed for a field that has no effect, because the field that it needs is missing or empty."""
+    for name in _NEEDS.keys() & request.model_fields_set:
+        needed = getattr(request, _NEEDS[name])
+        if needed is None or (not needed and name == "rotation"):
+            message = f"has no effect without {_NEEDS[name]}; give {_NEEDS[name]}, or leave {name} out"
+            raise invalid([name], message, "without_effect")
+
+
+def needs_schema(*names: str) -> dict[str, Any]:
+    """Return the JSON Schema that tells which of the fields `names` need another field."""
+    kinds = {"history": {"type": "array"}, "shown": {"type": "array", "minItems": 1}, "seed": {"type": "string"}}
+    properties = {name: {_NEEDS[name]: kinds[_NEEDS[name]]} for name in names}
+    return {
+        "dependentSchemas": {name: {"required": [*needed], "properties": needed} for name, needed in properties.items()}
+    }
+
+
+class UserFields(Question):
+    """The fields that describe a user, and that vary the user's pages."""
 
     user_id: Annotated[Id | None, Kind.ID, Field(description="A user of the training data.")] = None
     user_features: Annotated[
@@ -209,8 +225,25 @@ class RecommendRequest(ItemsRequest):
     @property
     def shows_profile(self) -> bool:
         """True if the answer must have the field `profile`, because the request sets a history or fallback."""
-        has_history = self.history is not None or "history_mode" in self.model_fields_set
-        return has_history or self.fallback is not None
+        return self.history is not None or self.fallback is not None or "profile" in self.model_fields_set
+
+
+class RecommendRequest(UserFields, ItemsRequest):
+    """Recommend items to one user: by `user_id`, `history`, `user_features`, or `fallback` for any user.
+
+    One of the four is required, unless the recipe has a fallback.
+    """
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"user_id": "u42", "limit": 5},
+                {"user_features": {"country": "SE", "age": 34}},
+                {"history": ["b3", {"item_id": "b9", "weight": 3.0}], "fallback": "popular"},
+            ],
+            **needs_schema("history_mode", "rotation", "shuffle"),
+        }
+    )
 
 
 class RelatedRequest(ItemsRequest):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
@@ -15,9 +15,11 @@ import pyarrow as pa
 
 from svc.asking.fields import Kind, kinds_of
 from svc.asking.offer import Offer
+from svc.asking.page import PageAnswer, PageRequest
 from svc.asking.parsing import parse
 from svc.asking.plan import plan
 from svc.asking.requests import AnyRequest, PopularQuery, RecommendRequest, RelatedRequest, UsersRequest
+from svc.asking.rerank import RerankAnswer, RerankRequest
 from svc.cores import usable_cores
 from svc.errors import UnknownUser, UsageError, ValidationFailed
 from svc.export.request import CHUNK
@@ -35,7 +37,10 @@ if TYPE_CHECKING:
 
     from svc.model.model import Model
 
-AnyQuestion = TypeVar("AnyQuestion", RecommendRequest, RelatedRequest, PopularQuery, UsersRequest)
+AnyQuestion = TypeVar(
+    "AnyQuestion", RecommendRequest, RelatedRequest, PopularQuery, UsersRequest, PageRequest, RerankRequest
+)
+Answer = TypeVar("Answer")
 _FILTERING = ("filter", "limits", "boosts")
 
 
@@ -78,6 +83,53 @@ def planned(request: AnyRequest | UsersRequest | PopularQuery, offer: FramedOffe
         return plan(request, offer)
     except ValidationFailed as error:
         raise in_python(error) from None
+
+
+def answered(steps: Generator[Prepared, Ranking, Answer], model: Model) -> Answer:
+    """Rank each query of the steps, and return their result. Raises UsageError for an invalid request."""
+    try:
+        prepared = next(steps)
+        while True:
+            prepared = steps.send(model.rank([prepared.query])[0])
+    except StopIteration as end:
+        result: Answer = end.value
+        return result
+    except ValidationFailed as error:
+        raise in_python(error) from None
+
+
+def page_frame(offer: FramedOffer, page: PageAnswer) -> pd.DataFrame:
+    """Return the items of a page, one row of it after the other."""
+    lengths = [len(row.ranking.items) for row in page.rows]
+    frame = frame_of(offer, [row.ranking for row in page.rows])
+    frame.insert(0, "row", id_series([row.id for row in page.rows]).repeat(lengths).reset_index(drop=True))
+    for position, name in enumerate(("seed_item", "label"), start=1):
+        values = [getattr(row, name) for row in page.rows]
+        if any(values):
+            frame.insert(position, name, pd.Series(values, dtype=object).repeat(lengths).reset_index(drop=True))
+    return frame
+
+
+def rerank_frame(offer: FramedOffer, answer: RerankAnswer) -> pd.DataFrame:
+    """Return a list in its new order."""
+    ranked, ranking = answer.ranked, answer.ranking
+    scores = np.full(len(ranked), math.nan)
+    scores[ranked >= 0] = ranking.scores[ranked[ranked >= 0]]
+    frame = pd.DataFrame(
+        {
+            "item_id": id_series([answer.ids[position] for position in answer.order.tolist()]),
+            "score": scores,
+            "from": answer.order,
+            "seen": answer.seen,
+            "unavailable": answer.unavailable,
+        }
+    )
+    if ranking.because:
+        reasons = [ranking.because[position] if position >= 0 else None for position in ranked.tolist()]
+        shown = [None if because is None else _because(offer, because) for because in reasons]
+        frame["because"] = pd.Series(shown, dtype=object)
+        frame["rest"] = [math.nan if because is None else because.rest for because in reasons]
+    return frame
 
 
 def in_python(error: ValidationFailed) -> UsageError:

@@ -47,6 +47,23 @@ class RecommendControls(ItemsControls, total=False):
     shuffle: float
 
 
+class PageControls(TypedDict, total=False):
+    """Fields of requests for a page, which hold for all of its rows."""
+
+    user_features: Features | None
+    history: Sequence[Item] | None
+    history_mode: Literal["append", "replace"] | None
+    dislikes: Sequence[Item] | None
+    fallback: Literal["none", "popular"] | None
+    include_seen: bool | None
+    shown: Sequence[Item] | None
+    rotation: float
+    seed: str | None
+    shuffle: float
+    exclude_items: Sequence[str]
+    filter: Mapping[str, object] | None
+
+
 class RelatedControls(ItemsControls, total=False):
     """Fields of requests for related items."""
 

@@ -13,23 +13,28 @@ import pandas as pd
 from svc import logs
 from svc.artifact.keys import SigningKeys, load_signing_keys, parse_signing_keys
 from svc.artifact.store import require_file
+from svc.asking.page import PageRequest, page_steps
 from svc.asking.requests import PopularQuery, RecommendRequest, RelatedRequest, UsersRequest
+from svc.asking.rerank import RerankRequest, rerank_steps
 from svc.env_file import environment, key_list, keys_hint
 from svc.errors import ConfigError, UsageError
 from svc.export.run import OpenedArtifact, open_artifact
 from svc.library.answers import (
     AnyQuestion,
     FramedOffer,
+    answered,
     checked_id,
     checked_ids,
     frame_of,
     many_frame,
+    page_frame,
     planned,
     question,
     reasons_frame,
+    rerank_frame,
     score_frame,
 )
-from svc.library.controls import Features, RecommendControls, RelatedControls, takes
+from svc.library.controls import Features, Item, PageControls, RecommendControls, RelatedControls, takes
 from svc.library.items import item_table, new_items_of
 from svc.library.tables import facts_table, id_series
 from svc.model.ranking.new_items import ids_with
@@ -37,7 +42,7 @@ from svc.model.ranking.query import Query, Ranking
 from svc.names import Order
 from svc.recipe.algorithms import short_name
 from svc.recipe.serving_schema import NEW_ITEMS_SHARE
-from svc.serving.models.fragments import facts_beside
+from svc.serving.models.fragments import NOTHING_RANKED, facts_beside
 from svc.settings import Settings
 
 if TYPE_CHECKING:
@@ -269,6 +274,69 @@ class Recommender:
         ids = [self.model.user_ids.at(row) for row in page.items.tolist()]
         frame = pd.DataFrame({"user_id": id_series(ids), "score": page.scores})
         frame.attrs.update(facts_beside(page, prepared))
+        return frame
+
+    @takes(PageControls, PageRequest)
+    def page(
+        self, user_id: str | None = None, *, rows: Sequence[Mapping[str, object]], **controls: Unpack[PageControls]
+    ) -> pd.DataFrame:
+        """Return several rows of items for one user, in which no item stands twice, as `:page` of the API does.
+
+        Args:
+            user_id: A user of the training data.
+            rows: The rows, each with an `id` and one kind: `recommend`, `related`, `label` or `popular`, as in
+                `[{"id": "for you", "recommend": {"limit": 10}}, {"id": "hot", "popular": {"limit": 10}}]`.
+
+        Returns:
+            A row for each item, with a column `row` before those of `recommend`, and the columns `seed_item` and
+            `label` if a row has one. `attrs` has the API's `profile`, `ignored_items` and `ignored_features`, and as
+            `why` the reason of each empty row by its id.
+
+        Raises:
+            svc.errors.FeaturesNotSupported: The model was trained without features of users.
+            svc.errors.FeatureValueUnusable: A value cannot be used.
+            svc.errors.UsageError: An argument is invalid.
+        """
+        asked = question(PageRequest, self._offer, {"user_id": user_id, "rows": rows, **controls})
+        page = answered(page_steps(asked, self._offer), self.model)
+        frame = page_frame(self._offer, page)
+        facts = {"profile": "none"} if page.about is None else facts_beside(NOTHING_RANKED, page.about)
+        frame.attrs.update(facts, why={row.id: row.why for row in page.rows if row.why is not None})
+        return frame
+
+    def rerank(
+        self,
+        items: Sequence[str],
+        user_id: str | None = None,
+        *,
+        history: Sequence[Item] | None = None,
+        history_mode: Literal["append", "replace"] | None = None,
+        user_features: Features | None = None,
+        weight: float = 0.5,
+        explain: int | None = None,
+    ) -> pd.DataFrame:
+        """Return a list of items in an order for one user, without losing any, as `:rerank` of the API does.
+
+        Args:
+            items: The list, without repeats. Unknown items keep their places.
+            user_id: A user of the training data.
+            history: As in `recommend`, like `history_mode`, `user_features` and `explain`.
+            weight: From 0, the order of the list, to 1, the order of the model.
+
+        Returns:
+            A row for each item, with `item_id`, `score` (missing if the model does not know the item), its place `from`
+            in the list, and whether it is `seen` and `unavailable`. `attrs` has the API's `profile`.
+
+        Raises:
+            svc.errors.FeaturesNotSupported: The model was trained without features of users.
+            svc.errors.FeatureValueUnusable: A value cannot be used.
+            svc.errors.UsageError: An argument is invalid.
+        """
+        controls = {name: value for name, value in locals().items() if name != "self"}
+        asked = question(RerankRequest, self._offer, controls)
+        answer = answered(rerank_steps(asked, self._offer), self.model)
+        frame = rerank_frame(self._offer, answer)
+        frame.attrs.update({"profile": "none"} if answer.about is None else facts_beside(answer.ranking, answer.about))
         return frame
 
     def popular(self, *, limit: int = 10, offset: int = 0, filter: Mapping[str, object] | None = None) -> pd.DataFrame:

@@ -221,43 +221,63 @@ OF_RECIPES = {
 }
 OF_REQUESTS = {
     "<= 1,000": (
-        "RecommendRequest.dislikes RecommendRequest.exclude_items RecommendRequest.history "
-        "RecommendRequest.include_items RecommendRequest.shown RecommendRequest.user_features "
-        "RelatedRequest.exclude_items RelatedRequest.include_items RelatedRequest.item_features "
-        "RelatedRequest.user_features UsersRequest.exclude_users UsersRequest.include_users "
+        "PageRequest.dislikes PageRequest.exclude_items PageRequest.history PageRequest.shown "
+        "PageRequest.user_features RecommendRequest.dislikes RecommendRequest.exclude_items "
+        "RecommendRequest.history RecommendRequest.include_items RecommendRequest.shown "
+        "RecommendRequest.user_features RelatedRequest.exclude_items RelatedRequest.include_items "
+        "RelatedRequest.item_features RelatedRequest.user_features RerankRequest.history "
+        "RerankRequest.user_features UsersRequest.exclude_users UsersRequest.include_users "
         "UsersRequest.item_features"
     ),
-    "<= 16": "RecommendRequest.boosts RecommendRequest.pins RelatedRequest.boosts RelatedRequest.pins",
-    "<= 4": "RecommendRequest.limits RelatedRequest.limits",
+    "<= 16": (
+        "LabelRow.boosts RecommendRequest.boosts RecommendRequest.pins RecommendRow.boosts "
+        "RelatedRequest.boosts RelatedRequest.pins RelatedRow.boosts"
+    ),
+    "<= 4": "LabelRow.limits RecommendRequest.limits RecommendRow.limits RelatedRequest.limits RelatedRow.limits",
     "<= 4,096": (
-        "RecommendRequest.user_features RelatedRequest.item_features RelatedRequest.user_features "
-        "UsersRequest.item_features"
+        "PageRequest.user_features RecommendRequest.user_features RelatedRequest.item_features "
+        "RelatedRequest.user_features RerankRequest.user_features UsersRequest.item_features"
     ),
     "<= 8,192": (
-        "RecommendRequest.user_features RelatedRequest.item_features RelatedRequest.user_features "
-        "UsersRequest.item_features"
+        "PageRequest.user_features RecommendRequest.user_features RelatedRequest.item_features "
+        "RelatedRequest.user_features RerankRequest.user_features UsersRequest.item_features"
     ),
     "> 0 <= 1,000": "history.weight",
     ">= 0 < 1,000": "PinAsked.position RecommendRequest.offset RelatedRequest.offset UsersRequest.offset",
     ">= 0 <= 1": (
-        "RecommendRequest.diversity RecommendRequest.rotation RecommendRequest.shuffle RelatedRequest.diversity"
+        "LabelRow.diversity PageRequest.rotation PageRequest.shuffle RecommendRequest.diversity "
+        "RecommendRequest.rotation RecommendRequest.shuffle RecommendRow.diversity RelatedRequest.diversity "
+        "RelatedRow.diversity RerankRequest.weight"
     ),
     ">= 0 <= 1,000": "UsersRequest.min_history",
     ">= 0 <= 10": "dislikes.weight",
     ">= 0.1 <= 10": "BoostAsked.factor",
-    ">= 1 <= 1,000": "LimitAsked.max RecommendRequest.limit RelatedRequest.limit UsersRequest.limit",
-    ">= 1 <= 10": "RecommendRequest.explain RelatedRequest.explain",
-    ">= 1 <= 100": "RelatedRequest.seed_items shown.times",
+    ">= 1": "PageRequest.shown RecommendRequest.shown",
+    ">= 1 <= 1,000": (
+        "LimitAsked.max RecommendRequest.limit RelatedRequest.limit RerankRequest.items UsersRequest.limit"
+    ),
+    ">= 1 <= 10": (
+        "LabelRow.explain RecommendRequest.explain RecommendRow.explain RelatedRequest.explain "
+        "RelatedRow.explain RerankRequest.explain"
+    ),
+    ">= 1 <= 100": (
+        "LabelRow.limit PlainRow.limit RecommendRow.limit RelatedRequest.seed_items RelatedRow.limit "
+        "RelatedRow.seed_items shown.times"
+    ),
+    ">= 1 <= 16": "LabelRow.rows PageRequest.rows",
     ">= 1 <= 256": (
-        "LimitAsked.field PinAsked.item_id RecommendBatch.requests RecommendRequest.dislikes "
-        "RecommendRequest.exclude_items RecommendRequest.history RecommendRequest.include_items "
-        "RecommendRequest.shown RecommendRequest.user_features RecommendRequest.user_id RelatedBatch.requests "
+        "LabelRow.field LimitAsked.field PageRequest.dislikes PageRequest.exclude_items PageRequest.history "
+        "PageRequest.shown PageRequest.user_features PageRequest.user_id PinAsked.item_id "
+        "RecommendBatch.requests RecommendRequest.dislikes RecommendRequest.exclude_items "
+        "RecommendRequest.history RecommendRequest.include_items RecommendRequest.shown "
+        "RecommendRequest.user_features RecommendRequest.user_id RelatedBatch.requests "
         "RelatedRequest.exclude_items RelatedRequest.include_items RelatedRequest.item_features "
-        "RelatedRequest.seed_items RelatedRequest.user_features UsersRequest.exclude_users "
+        "RelatedRequest.seed_items RelatedRequest.user_features RelatedRow.seed_items RerankRequest.history "
+        "RerankRequest.items RerankRequest.user_features RerankRequest.user_id UsersRequest.exclude_users "
         "UsersRequest.include_users UsersRequest.item_features UsersRequest.item_id dislikes.item_id "
         "history.item_id shown.item_id"
     ),
-    ">= 1 <= 64": "RecommendRequest.seed",
+    ">= 1 <= 64": "PageRequest.seed RecommendRequest.seed RowAsked.id",
 }
 SIGNS = {
     **dict.fromkeys(("minimum", "minLength", "minItems"), ">="),

@@ -195,6 +195,9 @@ def variation(rng: random.Random, ids: list[str]) -> dict[str, Any]:
         "shuffle": rng.choice((0, 0.25, 1.0)),
     }
     asked = {name: possible[name] for name in rng.sample(sorted(possible), rng.randint(0, 5))}
+    for name, needed in (("rotation", "shown"), ("shuffle", "seed")):
+        if not asked.get(needed) and rng.random() < 0.95:
+            asked.pop(name, None)
     if rng.random() < 0.05:
         asked |= rng.choice(
             (
@@ -231,7 +234,7 @@ def question(rng: random.Random, model: Model) -> tuple[str, dict[str, Any]]:
         ("fallback", ("none", "popular")),
         ("include_seen", (True, False)),
     ):
-        if rng.random() < 0.3:
+        if rng.random() < 0.3 and (name != "history_mode" or "history" in body or rng.random() < 0.1):
             body[name] = rng.choice(values)
     if rng.random() < 0.2:
         body["user_features"] = features(rng)

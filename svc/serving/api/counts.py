@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from svc.asking.costs import HEAVY_CONDITIONS, PLAIN_LIMIT, Cost, cost_class
+from svc.asking.page import PLAIN_ROW, PageRequest
 from svc.asking.parsing import Rejected
 from svc.asking.requests import AnyQuestion, RelatedRequest, UsersRequest
+from svc.asking.rerank import RerankRequest, single_of
 from svc.metrics import (
     COLD_STARTS,
     FALLBACKS,
@@ -73,11 +75,29 @@ def count_request(metrics: Metrics, recipe: str, verb: str, status: str, seconds
     metrics.of(VERB_LATENCY, recipe=recipe, verb=verb).observe(seconds)
 
 
-def cost_of_request(question: AnyQuestion | Rejected) -> Cost:
-    """Return the cost class of a request. An invalid element of a batch costs as much as a plain request.
+def costs_of_rows(page: PageRequest) -> list[Cost]:
+    """Return the cost class of each ranking of a page, and of its filters. A row of labels first ranks all items."""
+    costs, of_label = list[Cost](), Cost.RULED
+    for row in page.rows:
+        asked = row.recommend or row.related or row.label or PLAIN_ROW
+        own = cost_of_request(page.single(asked, ()))
+        costs += [of_label, *[own] * row.label.rows] if row.label is not None else [own]
+    conditions = count_conditions(page.filters, HEAVY_CONDITIONS)
+    if conditions:
+        costs.append(cost_class(limit=1, profile=0, described=0, is_ruled=False, is_other=True, conditions=conditions))
+    return costs
 
-    Rules of the recipe cost nothing, because the client did not choose them.
+
+def cost_of_request(question: AnyQuestion | PageRequest | RerankRequest | Rejected) -> Cost:
+    """Return the cost class of a request, for a page that of its most expensive row.
+
+    An invalid element of a batch costs as much as a plain request. Rules of the recipe cost nothing, because the client
+    did not choose them.
     """
+    if isinstance(question, PageRequest):
+        return max(costs_of_rows(question))
+    if isinstance(question, RerankRequest):
+        question = single_of(question)
     if isinstance(question, Rejected):
         return Cost.PLAIN
     if isinstance(question, UsersRequest):

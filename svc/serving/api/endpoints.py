@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from pydantic import BaseModel
 
 from svc import errors
+from svc.asking.page import PageRequest
 from svc.asking.requests import (
     ItemSearch,
     PopularQuery,
@@ -22,6 +23,7 @@ from svc.asking.requests import (
     SampleUserQuery,
     UsersRequest,
 )
+from svc.asking.rerank import RerankRequest
 from svc.recipe.schema import NAME_PATTERN
 from svc.serving.api.bodies import responses
 from svc.serving.api.endpoint import PARAMETER, Endpoint, Errors, Route
@@ -120,6 +122,8 @@ VERBS = (
     _verb("recommend", RecommendRequest, responses.Recommendations, USER),
     _verb("recommend-related", RelatedRequest, responses.Recommendations, SEEDS),
     _verb(USERS_VERB, UsersRequest, responses.Users, AUDIENCE),
+    _verb("page", PageRequest, responses.Page, (*SHOWN, *BODY, *FEATURES)),
+    _verb("rerank", RerankRequest, responses.Reranked, (*SHOWN, *BODY, *FEATURES)),
     _verb("batch-recommend", RecommendBatch, responses.BatchAnswer, (*SHOWN, *BODY)),
     _verb("batch-recommend-related", RelatedBatch, responses.BatchAnswer, (*SHOWN, *BODY)),
 )

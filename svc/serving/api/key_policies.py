@@ -88,7 +88,7 @@ class KeyPolicy(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     recipes: Annotated[list[Pattern], Field(max_length=MAX_PATTERNS)] | None = None
-    verbs: list[Literal["recommend", "recommend-related", "recommend-users"]] | None = None
+    verbs: list[Literal["recommend", "recommend-related", "recommend-users", "page", "rerank"]] | None = None
     rate: Annotated[float, BeforeValidator(_per_s)] | None = None
     """Requests a second. The file has a text such as "30/min"."""
     burst: Annotated[int, Field(ge=1, le=MAX_BURST)] | None = None

@@ -10,12 +10,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import trio
 
 from svc.asking.costs import Cost
 from svc.asking.filtering import compile_filters, plans_long
+from svc.asking.page import PageAnswer, PageRequest, Steps, page_steps
 from svc.asking.parsing import Rejected, parse, refuse_unknown_parameters
 from svc.asking.plan import plan
 from svc.asking.requests import (
@@ -30,24 +31,30 @@ from svc.asking.requests import (
     elements,
     parse_batch,
 )
+from svc.asking.rerank import RerankRequest, rerank_steps
 from svc.errors import ApiError, InternalError
 from svc.lru_cache import LruCache
 from svc.metrics import BATCH_ERRORS, BATCH_SIZE, UNKNOWN_RECIPE
 from svc.model.ranking.query import Prepared, Ranking
 from svc.serving.admission import SMALL_BYTES, Pace, WaitBudget
 from svc.serving.api.bodies.reading import Body
-from svc.serving.api.counts import AnswerFacts, cost_of_request, count_request
+from svc.serving.api.counts import AnswerFacts, cost_of_request, costs_of_rows, count_request
 from svc.serving.api.endpoint import Endpoint, Route
 from svc.serving.api.failures import log_failure, nothing_left
 from svc.serving.api.key_policies import elements_in
 from svc.serving.api.request import Request, ServerState
 from svc.serving.models.fragments import (
+    NOTHING_MORE,
+    NOTHING_RANKED,
     AnswerHeader,
     batch_bytes,
     encode_elements,
     encode_fields,
+    encode_page,
+    encode_rerank,
     encode_users,
     fields_bytes,
+    rerank_bytes,
     users_bytes,
 )
 from svc.serving.models.fragments import (
@@ -70,10 +77,13 @@ CACHED_BYTES = 4096
 ENTRY_BYTES = 512
 """Estimated memory of a cache entry besides the bytes of body and answer."""
 
-SINGLE: dict[str, type[RecommendRequest] | type[RelatedRequest] | type[UsersRequest]] = {
+AnySingle = AnyQuestion | PageRequest | RerankRequest
+SINGLE: dict[str, type[AnySingle]] = {
     "recommend": RecommendRequest,
     "recommend-related": RelatedRequest,
     "recommend-users": UsersRequest,
+    "page": PageRequest,
+    "rerank": RerankRequest,
 }
 BATCH: dict[str, type[RecommendBatch] | type[RelatedBatch]] = {
     "batch-recommend": RecommendBatch,
@@ -178,7 +188,12 @@ class Verbs:
         """Return the answer of the model to a single request, without the cache. Raises an ApiError."""
         question, cost = await self._parse(SINGLE[verb], body, served, budget)
         # Charges before the filters are compiled, because a key without tokens must not cause that work.
-        await request.charge(cost, 1)
+        if isinstance(question, PageRequest):
+            await request.charge(sum(costs_of_rows(question)), len(question.rows))
+        else:
+            await request.charge(cost, 1)
+        if isinstance(question, PageRequest | RerankRequest):
+            return await self._find_in_steps(question, cost, body, served, budget)
         with self._state.precedence if self._thread(cost, body) is self._light else nullcontext():
             prepared = await self._prepare(question, cost, body, served, budget)
             queries = (prepared.query,)
@@ -206,14 +221,45 @@ class Verbs:
                 encoded = await self._thread(cost, body).run(encode)
         return EncodedAnswer(encoded, AnswerFacts.of(ranking, prepared))
 
+    async def _find_in_steps(
+        self, question: PageRequest | RerankRequest, cost: Cost, body: Body, served: Served, budget: WaitBudget
+    ) -> EncodedAnswer:
+        """Return the answer to a request that is planned anew after each ranking. Raises an ApiError."""
+        thread = self._thread(cost, body)
+        is_here = _is_short(body, served) and not cost.is_expensive and not plans_long(question, served)
+        steps: Steps = (
+            page_steps(question, served) if isinstance(question, PageRequest) else rerank_steps(question, served)
+        )
+        ranking: Ranking | None = None
+        facts = AnswerFacts.of(NOTHING_RANKED, NOTHING_MORE)
+        while True:
+            advance = partial(_advance, steps, ranking)
+            prepared, answer = advance() if is_here else await thread.run(advance)
+            if prepared is None:
+                break
+            queries = (prepared.query,)
+            budget.require(served.lane, queries)
+            with self._step("rank"):
+                (ranking,) = await served.lane.rank(queries, alone=self._present == 1, patience=budget)
+            facts = AnswerFacts.of(ranking, prepared)
+        if isinstance(answer, PageAnswer):
+            size = sum(fields_bytes(row.ranking, served.fragments, row.prepared) for row in answer.rows)
+            encode = partial(encode_page, answer, served.fragments)
+        else:
+            size = rerank_bytes(answer, served.fragments)
+            encode = partial(encode_rerank, answer, served.fragments)
+        with budget.hold(size):
+            encoded = encode() if is_here and size <= SMALL_BYTES else await thread.run(encode)
+        return EncodedAnswer(encoded, facts)
+
     def _thread(self, cost: Cost, body: Body) -> WorkThread:
         """Return the thread for the work on a single request, by the request's cost and the length of its body."""
         is_light = not cost.is_expensive and isinstance(body, bytes) and len(body) <= LIGHT_BODY_BYTES
         return self._light if is_light else self._heavy
 
     async def _parse(
-        self, schema: type[AnyQuestion], body: Body, served: Served, budget: WaitBudget
-    ) -> tuple[AnyQuestion, Cost]:
+        self, schema: type[AnySingle], body: Body, served: Served, budget: WaitBudget
+    ) -> tuple[AnySingle, Cost]:
         """Return the parsed request and its cost class. Parses a long body in a thread.
 
         Raises ValidationFailed. For a long body, also raises Overloaded if the expected waits for the thread and for
@@ -286,10 +332,18 @@ def _is_short(body: Body, served: Served) -> bool:
     return isinstance(body, bytes) and len(body) <= longest
 
 
-def _parse(schema: type[AnyQuestion], body: Body) -> tuple[AnyQuestion, Cost]:
+def _parse(schema: type[AnySingle], body: Body) -> tuple[AnySingle, Cost]:
     """Return the parsed request and its cost class. Raises ValidationFailed."""
     question = parse(schema, body)
     return question, cost_of_request(question)
+
+
+def _advance(steps: Steps, ranking: Ranking | None) -> tuple[Prepared | None, Any]:
+    """Return the next query of the steps, or None and their result. `ranking` is that of the query before, if any."""
+    try:
+        return (next(steps) if ranking is None else steps.send(ranking)), None
+    except StopIteration as end:
+        return None, end.value
 
 
 def _parse_batch(

@@ -17,10 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic_core import to_json
 
+from svc.asking.page import PageAnswer
+from svc.asking.rerank import RerankAnswer
 from svc.errors import ApiError
 from svc.model.explain import POPULAR, Because, Disliked, PopularityReason, Reasons
 from svc.model.ids import IdTable
-from svc.model.ranking.query import Prepared, Query, Ranking
+from svc.model.ranking.query import NO_ITEMS, Prepared, Query, Ranking
 
 if TYPE_CHECKING:
     from svc.asking.item_tables import MetadataTable
@@ -38,6 +40,7 @@ JOINED_BYTES = 1 << 16
 """Longest body that is joined. Joining 100 MB takes 30 ms and as much memory again."""
 
 
+NOTHING_RANKED = Ranking(NO_ITEMS, np.empty(0))
 NOTHING_MORE = Prepared(Query(limit=0), ())
 """The `Prepared` of an answer that has no fields besides its items."""
 
@@ -153,14 +156,15 @@ class ItemFragments:
             head, end = self._around(column, with_metadata=with_metadata)
             shown = b"" if ranking.popular else _SCORE + to_json(score)
             if ranking.because:
-                shown += self._because(ranking.because[position], with_metadata=with_metadata)
+                shown += self.because(ranking.because[position], with_metadata=with_metadata)
             reasons = ranking.reasons[position] if ranking.reasons else ()
             if ranking.popular or reasons:
                 shown += b',"reason":' + to_json([*(("popular",) if ranking.popular else ()), *reasons])
             encoded.append(head + shown + end)
         return b"[" + b",".join(encoded) + b"]"
 
-    def _because(self, because: Because, *, with_metadata: bool) -> bytes:
+    def because(self, because: Because, *, with_metadata: bool) -> bytes:
+        """Return the JSON fields of the reasons of an item, with a comma in front."""
         shown = [b'{"reason":"popular"}'] if because is POPULAR else self._reasons(because.reasons, with_metadata)
         fields = b',"because":[%b]' % b",".join(shown)
         if because.in_spite_of:
@@ -276,6 +280,13 @@ def fields_bytes(
     return size + fragments.n_bytes(ranking, with_metadata=with_metadata)
 
 
+def rerank_bytes(answer: RerankAnswer, fragments: ItemFragments) -> int:
+    """Return a number of bytes that the answer with a list does not exceed, without encoding it."""
+    facts = 0 if answer.about is None else len(to_json(facts_beside(answer.ranking, answer.about)))
+    ids = sum(len(to_json(item)) + NOTE_BYTES for item in answer.ids)
+    return HEAD_BYTES + facts + ids + fragments.n_bytes(answer.ranking, with_metadata=False)
+
+
 def users_bytes(ranking: Ranking, user_ids: IdTable, about: Prepared) -> int:
     """Return a number of bytes that the answer with users does not exceed, without encoding it."""
     ids = sum(len(to_json(user_ids.at(row))) for row in ranking.items.tolist())
@@ -289,6 +300,32 @@ def encode_fields(
     parts = fragments.item_parts(ranking, with_metadata=with_metadata)
     beside = [b',"%b":%b' % (name.encode(), to_json(fact)) for name, fact in facts_beside(ranking, about).items()]
     return b"".join((b'"items":', *parts, *beside))
+
+
+def encode_page(page: PageAnswer, fragments: ItemFragments) -> bytes:
+    """Return the JSON fields of a page, without the braces of the object."""
+    rows = []
+    for row in page.rows:
+        named = {"seed_item": row.seed_item, "label": row.label, "why": row.why}
+        beside = to_json({"id": row.id, **{name: text for name, text in named.items() if text is not None}})
+        rows.append(b'%b,"items":%b}' % (beside[:-1], fragments.items(row.ranking, with_metadata=True)))
+    facts = {"profile": "none"} if page.about is None else facts_beside(NOTHING_RANKED, page.about)
+    return b'"rows":[%b],%b' % (b",".join(rows), to_json(facts)[1:-1])
+
+
+def encode_rerank(answer: RerankAnswer, fragments: ItemFragments) -> bytes:
+    """Return the JSON fields of a list in its new order, without the braces of the object."""
+    scores, because, items = answer.ranking.scores, answer.ranking.because, []
+    for origin, ranked, seen, unavailable in zip(
+        answer.order.tolist(), answer.ranked.tolist(), answer.seen, answer.unavailable, strict=True
+    ):
+        item = {"item_id": answer.ids[origin], **({"score": float(scores[ranked])} if ranked >= 0 else {})}
+        flags = {"seen": True} if seen else {}
+        flags |= {"unavailable": True} if unavailable else {}
+        reasons = fragments.because(because[ranked], with_metadata=False) if because and ranked >= 0 else b""
+        items.append(b"%b%b}" % (to_json({**item, "from": origin, **flags})[:-1], reasons))
+    facts = {"profile": "none"} if answer.about is None else facts_beside(answer.ranking, answer.about)
+    return b'"items":[%b],%b' % (b",".join(items), to_json(facts)[1:-1])
 
 
 def encode_users(ranking: Ranking, user_ids: IdTable, about: Prepared) -> bytes:

@@ -237,6 +237,8 @@ def oracle(rules: Rules, row: str, name: str) -> bool:
         "popular_items": "recommend",
         "somebody": "recommend",
         "recommend_users": "recommend-users",
+        "page": "page",
+        "rerank": "rerank",
         "recommend_related": "recommend-related",
         "batch_recommend_related": "recommend-related",
     }.get(row)
@@ -253,7 +255,8 @@ PATTERNS = st.sampled_from(["movies", "m*", "*", "?lain", "books", "b*s", "*s*",
 RULES = st.builds(
     Rules,
     st.none() | st.lists(PATTERNS, max_size=3),
-    st.none() | st.lists(st.sampled_from(["recommend", "recommend-related", "recommend-users"]), max_size=2),
+    st.none()
+    | st.lists(st.sampled_from(["recommend", "recommend-related", "recommend-users", "page", "rerank"]), max_size=2),
     st.none() | st.sampled_from(["2000-01-01", "9999-12-31"]),
 )
 FORMS = st.sampled_from(["{}", "{}?", "http://localhost{}", "HTTPS://localhost:80{}?"])

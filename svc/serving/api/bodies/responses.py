@@ -122,6 +122,54 @@ class Recommendations(_FromModel, _Page):
     """Items, sorted by descending score."""
 
 
+class PageRow(_Answer):
+    """A row of a page. `why` tells why it has no items."""
+
+    id: str
+    items: list[Item]
+    seed_item: Annotated[str | None, Field(description="The latest item, to which the row is related.")] = None
+    label: Annotated[str | None, Field(description="The label of all items of the row.")] = None
+    why: str | None = None
+
+
+_WhoseProfile = Field(description="Information about the user that the ranking uses.")
+
+
+class Page(_FromModel):
+    """Rows of items, in which no item stands twice. A row of labels becomes as many rows as there are labels."""
+
+    rows: list[PageRow]
+    ignored_features: Annotated[list[str] | None, _IgnoredFeatures] = None
+    ignored_items: Annotated[list[str] | None, Field(description="Ids that the model does not know.")] = None
+    profile: Annotated[Profile | Literal["none"], _WhoseProfile]
+
+
+class RerankedItem(_Answer):
+    """An item of the list. `from` is its place there."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    item_id: str
+    score: Annotated[float | None, Field(description="The model's score, absent if it has none.")] = None
+    from_: Annotated[int, Field(alias="from")]
+    seen: Annotated[
+        Literal[True] | None, Field(description="Present for items of the user's own history and hidden ones.")
+    ] = None
+    unavailable: Annotated[Literal[True] | None, Field(description="Present if the recipe does not permit it.")] = None
+    because: list[ItemReason | FeatureReason | PopularReason] | None = None
+    in_spite_of: list[ItemReason | FeatureReason | PopularReason] | None = None
+    rest: float | None = None
+
+
+class Reranked(_FromModel):
+    """The caller's list in its new order, with every item once."""
+
+    items: list[RerankedItem]
+    ignored_features: Annotated[list[str] | None, _IgnoredFeatures] = None
+    ignored_items: Annotated[list[str] | None, Field(description="Ids that the model does not know.")] = None
+    profile: Annotated[Profile | Literal["none"], _WhoseProfile]
+
+
 class User(_Answer):
     """One user of the training data."""
 
@@ -232,7 +280,9 @@ class HealthDetails(_Answer):
     recipes: dict[str, RecipeHealth]
 
 
-Verb = Literal["recommend", "recommend-related", "recommend-users", "batch-recommend", "batch-recommend-related"]
+Verb = Literal[
+    "recommend", "recommend-related", "recommend-users", "page", "rerank", "batch-recommend", "batch-recommend-related"
+]
 Kind = Annotated[Literal["user-item"], Field(description="The model relates users and items, as all models do.")]
 LoadedAt = Annotated[
     str,

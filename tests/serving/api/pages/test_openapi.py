@@ -231,12 +231,20 @@ def test_client_generators_find_a_type_for_every_field() -> None:
         ({"user_id": "u1", "history_mode": "replace"}, False),
         ({"user_id": "u1", "history_mode": "replace", "history": None}, False),
         ({"user_id": "u1", "history_mode": "replace", "history": ["i1"]}, True),
-        ({"user_id": "u1", "history_mode": "append"}, True),
+        ({"user_id": "u1", "history_mode": "append"}, False),
+        ({"user_id": "u1", "history_mode": "append", "history": ["i1"]}, True),
+        ({"user_id": "u1", "rotation": 0.5}, False),
+        ({"user_id": "u1", "rotation": 0.5, "shown": []}, False),
+        ({"user_id": "u1", "rotation": 0.5, "shown": ["i1"]}, True),
+        ({"user_id": "u1", "shuffle": 0.5, "seed": None}, False),
+        ({"user_id": "u1", "shuffle": 0.5, "seed": "a"}, True),
         ({"user_id": "u1", "pins": 2 * [{"item_id": "i1", "position": 0}]}, False),
         ({"user_id": "u1", "pins": [{"item_id": f"i{n}", "position": n} for n in range(30, 32)]}, True),
     ],
 )
-async def test_the_schema_and_the_server_agree_on_pins_and_history_mode(body: dict[str, Any], is_valid: bool) -> None:
+async def test_the_schema_and_the_server_agree_on_pins_and_fields_that_need_others(
+    body: dict[str, Any], is_valid: bool
+) -> None:
     """The server accepts a body exactly if the schema does."""
     whole = document(__version__, has_keys=True, has_metrics=True)
     schema = {"$ref": "#/components/schemas/RecommendRequest", "components": whole["components"]}

@@ -39,6 +39,8 @@ BODIES: dict[str, object] = {
     "recommend": {"user_id": "u3"},
     "recommend-related": {"seed_items": ["i1"]},
     "recommend-users": {"item_id": "i1"},
+    "page": {"user_id": "u1", "rows": [{"id": "a", "recommend": {}}]},
+    "rerank": {"user_id": "u1", "items": ["i1"]},
     "batch-recommend": {"requests": [{"user_id": "u3"}]},
     "batch-recommend-related": {"requests": [{"seed_items": ["i1"]}]},
 }

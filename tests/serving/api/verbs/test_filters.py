@@ -90,6 +90,9 @@ REFUSED: list[tuple[dict[str, Any], list[str | int], str]] = [
     ({"history": [{"item_id": "i1", "weight": True}]}, ["body", "history", 0], "valid number"),
     ({"dislikes": [{"item": "i1"}]}, ["body", "dislikes", 0], 'an object {"item_id": ..., "weight": ...}'),
     ({"history": ["i1"], "dislikes": ["i2", "i1"]}, ["body", "dislikes", 1], "in history too"),
+    ({"history_mode": "append"}, ["body", "history_mode"], "no effect without history; give history, or leave"),
+    ({"shuffle": 0.5}, ["body", "shuffle"], "no effect without seed"),
+    ({"rotation": 0.5, "shown": []}, ["body", "rotation"], "no effect without shown"),
     ({"history_mode": "add"}, ["body", "history_mode"], "'append' or 'replace'"),
     ({"fallback": "all"}, ["body", "fallback"], "'none' or 'popular'"),
 ]
@@ -194,11 +197,11 @@ async def test_include_items_ranks_only_these_items() -> None:
 
 
 async def test_the_answer_has_a_profile_if_the_request_has_a_history() -> None:
-    """A request with a history mode or a fallback gets a `profile` too."""
+    """A request with a fallback gets a `profile` too."""
     cases: list[tuple[dict[str, Any], str | None]] = [
         ({"user_id": "u1"}, None),
         ({"user_id": "u1", "fallback": "none"}, "user"),
-        ({"user_id": "u1", "history_mode": "append"}, "user"),
+        ({"user_id": "u1", "history": ["x"], "history_mode": "append"}, "user"),
         ({"user_id": "u1", "history": ["i30"]}, "user+history"),
         ({"user_id": "u1", "history": ["i30"], "history_mode": "replace"}, "history"),
         ({"history": [{"item_id": "i30", "weight": 2.5}]}, "history"),

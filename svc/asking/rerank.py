@@ -1,0 +1,158 @@
+"""Order a caller's own list of items for a user. Nothing is left out, and unknown items keep their places."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Annotated, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ConfigDict, Field
+
+from svc.asking.fields import MAX_HISTORY, MAX_INCLUDED, Features, HistoryItem, Id, Kind, invalid
+from svc.asking.offer import Offer
+from svc.asking.plan import plan
+from svc.asking.requests import (
+    WITH_PROFILE,
+    Explain,
+    Question,
+    RecommendRequest,
+    lacks,
+    needs_schema,
+    refuse_without_effect,
+)
+from svc.errors import UnknownUser
+from svc.model.ranking.query import NO_ITEMS, Prepared, Query, Ranking
+from svc.model.recommenders.base import excluded_columns
+
+
+class RerankRequest(Question):
+    """Order `items` for a user, by their places in the list and in the model's order. Every item comes back.
+
+    The user is described by `user_id`, `history` or `user_features`, of which one is required.
+    """
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"user_id": "u42", "items": ["b3", "b9", "b1"], "weight": 0.7}],
+            **needs_schema("history_mode"),
+        }
+    )
+
+    user_id: Annotated[Id | None, Kind.ID, Field(description="A user of the training data.")] = None
+    history: Annotated[
+        list[HistoryItem] | None,
+        Kind.ITEMS,
+        Field(max_length=MAX_HISTORY, fail_fast=True, description="Items of the training data that the user chose."),
+    ] = None
+    history_mode: Annotated[
+        Literal["append", "replace"],
+        Field(description="Append `history` to the known history of the user, or replace the known history."),
+    ] = "append"
+    user_features: Annotated[
+        Features | None, Field(description="Features of a user that training never saw. Not used for a known user.")
+    ] = None
+    items: Annotated[
+        list[Id],
+        Kind.IDS,
+        Field(
+            min_length=1,
+            max_length=MAX_INCLUDED,
+            fail_fast=True,
+            description="The list, in the caller's order, without repeats.",
+            json_schema_extra={"uniqueItems": True},
+        ),
+    ]
+    weight: Annotated[
+        float, Field(ge=0, le=1, description="From 0, the order of the list, to 1, the order of the model.")
+    ] = 0.5
+    explain: Explain = None
+
+
+class RerankAnswer(NamedTuple):
+    """The list in its new order.
+
+    Item n was at the place `order[n]` of the list, and is item `ranked[n]` of `ranking`, or −1 if the model does not
+    know it. `seen` are items of the user's own history and hidden items, and `unavailable` are items that the recipe's
+    filter and list do not permit. `about` is the query, or None if nothing is known of the user.
+    """
+
+    ids: list[str]
+    order: NDArray[np.intp]
+    ranked: NDArray[np.intp]
+    ranking: Ranking
+    seen: NDArray[np.bool_]
+    unavailable: NDArray[np.bool_]
+    about: Prepared | None
+
+
+def rerank_steps(request: RerankRequest, offer: Offer) -> Generator[Prepared, Ranking, RerankAnswer]:
+    """Yield the query for the user's ranking of the list, receive the ranking, and return the list in its new order.
+
+    Yields nothing if nothing is known of the user. Raises ValidationFailed, FeaturesNotSupported and
+    FeatureValueUnusable.
+    """
+    if request.user_id is None and request.user_features is None and request.history is None:
+        raise lacks("user_id", "history", "user_features")
+    refuse_without_effect(request)
+    first: dict[str, int] = {}
+    for index, item in enumerate(request.items):
+        if first.setdefault(item, index) != index:
+            raise invalid(["items", index], f"the item is at {first[item]} of the list too", "repeated_item")
+    # Nothing is left out, so the recipe's filter, lists and rules do not apply.
+    plain = Offer(model=offer.model, new_items=offer.new_items)
+    columns, n = plain.names.columns(request.items), len(request.items)
+    ranking, about, seen = Ranking(NO_ITEMS, np.empty(0)), None, np.zeros(n, dtype=np.bool_)
+    try:
+        about = plan(single_of(request, include_seen=True), plain)
+        seen = np.isin(columns, excluded_columns(plan(single_of(request), plain).query, offer.model.history))
+        ranking = yield about._replace(query=_of_all(about.query))
+    except UnknownUser:
+        pass
+    chosen = {interaction.item_id for interaction in request.history or ()}
+    seen |= [item in chosen for item in request.items]
+    allowed = offer.allowed_items()
+    unavailable = np.zeros(n, dtype=np.bool_)
+    if allowed is not None:
+        unavailable[columns >= 0] = ~allowed.contains(columns[columns >= 0])
+    order, ranked = _mixed_order(columns, ranking.items, request.weight)
+    return RerankAnswer(request.items, order, ranked, ranking, seen[order], unavailable[order], about)
+
+
+def single_of(request: RerankRequest, *, include_seen: bool = False) -> RecommendRequest:
+    """Return the request for the model's order of the list."""
+    return RecommendRequest.model_construct(
+        WITH_PROFILE,
+        user_id=request.user_id,
+        user_features=request.user_features,
+        history=request.history,
+        history_mode=request.history_mode if request.history else "append",
+        include_seen=include_seen,
+        include_items=request.items,
+        exclude_items=[],
+        explain=request.explain,
+        limit=len(request.items),
+    )
+
+
+def _of_all(query: Query) -> Query:
+    """Return the query without hidden items left out, and without a bound on new items."""
+    rules = None if query.rules is None else query.rules._replace(share=None)
+    return query._replace(exclude=NO_ITEMS, include_seen=True, rules=rules)
+
+
+def _mixed_order(
+    columns: NDArray[np.int32], ranked_columns: NDArray[np.int32], weight: float
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return the places of the list in their new order, (n,), and the place of each in the model's ranking, or −1.
+
+    Items that the ranking lacks keep the place of the list in the model's order too, and the others fill the rest.
+    """
+    n = len(columns)
+    place_of = {column: rank for rank, column in enumerate(ranked_columns.tolist())}
+    ranked = np.array([place_of.get(column, -1) for column in columns.tolist()], dtype=np.intp)
+    in_model = np.arange(n, dtype=np.float64)
+    slots = np.flatnonzero(ranked >= 0)
+    in_model[slots[np.argsort(ranked[slots], kind="stable")]] = slots
+    order = np.argsort((1 - weight) * np.arange(n) + weight * in_model, kind="stable")
+    return order, ranked[order]
