@@ -28,7 +28,7 @@ SHORTHAND = {"algorithms": "training", "metric": "training", "split": "training"
 CheckSource = Callable[[SourceSpec, str], None]
 _SERVED = ("name", "output", "item_metadata", "serving")
 _Loc = tuple[int | str, ...]
-_TABLES = {**dict.fromkeys((".csv", ".tsv", ".txt", ".gz", ".zip"), "csv"), ".parquet": "parquet"}
+_TABLES = {**dict.fromkeys((".csv", ".tsv", ".txt", ".gz", ".zip"), "csv"), ".jsonl": "jsonl", ".parquet": "parquet"}
 """The source type that reads each kind of table, by file extension."""
 
 

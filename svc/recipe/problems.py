@@ -22,6 +22,7 @@ from svc.recipe.source_options import (
     DELIMITER_PATTERN,
     DSN_PATTERN,
     SHA256_PATTERN,
+    TYPES,
     BigQueryOptions,
     CsvOptions,
     ParquetOptions,
@@ -108,7 +109,7 @@ _NAMES_ELSEWHERE = {(model, name): text for model, names, text in _ELSEWHERE for
 _EXAMPLES: Mapping[tuple[type[BaseModel], str], str] = {
     (Recipe, "source"): "{'type': 'csv', 'path': 'data.csv'}",
     (Recipe, "schema"): "{'user_column': 'user_id', 'item_column': 'item_id'}",
-    (SourceSpec, "type"): "csv, parquet, sql or bigquery",
+    (SourceSpec, "type"): f"one of {TYPES}",
 }
 """An example value for each key that is often missing."""
 _UNITS = {

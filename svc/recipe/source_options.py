@@ -63,18 +63,6 @@ class Block(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class SourceSpec(BaseModel):
-    """A `source:` block: its type, and the options of that type, not yet checked."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
-
-    type: Name = Field(description="csv, parquet, sql, bigquery or the type of an installed plug-in.")
-
-    @property
-    def options(self) -> dict[str, Any]:
-        return dict(self.model_extra or {})
-
-
 class Located(Block):
     """A block that names one address in its `path`."""
 
@@ -138,6 +126,12 @@ class CsvOptions(TextFileOptions):
         return value
 
 
+class JsonlOptions(TextFileOptions):
+    """JSON lines: one object in each line. Nested fields are columns with dotted names, such as user.id."""
+
+    explode: Name | None = Field(default=None, description="A list in each line, of which each entry becomes a row.")
+
+
 class ParquetOptions(FileOptions):
     """A Parquet file. Columns have the types that the file declares."""
 
@@ -169,7 +163,22 @@ class BigQueryOptions(QueryOptions):
 
 BUILT_IN_OPTIONS: dict[str, type[Block]] = {
     "csv": CsvOptions,
+    "jsonl": JsonlOptions,
     "parquet": ParquetOptions,
     "sql": SqlOptions,
     "bigquery": BigQueryOptions,
 }
+"""The one list of built-in sources. `svc.sources.csv.CsvSource` has the options CsvOptions, and so on."""
+TYPES = ", ".join(BUILT_IN_OPTIONS)
+
+
+class SourceSpec(BaseModel):
+    """A `source:` block: its type, and the options of that type, not yet checked."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    type: Name = Field(description=f"{TYPES} or the type of an installed plug-in.")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})

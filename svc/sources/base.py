@@ -20,7 +20,7 @@ from pydantic import BaseModel, ValidationError
 from svc.errors import RecipeError, SourceTooLarge
 from svc.late_imports import import_late
 from svc.recipe import problems
-from svc.recipe.source_options import SourceSpec
+from svc.recipe.source_options import BUILT_IN_OPTIONS, SourceSpec
 from svc.settings import Settings
 
 if TYPE_CHECKING:
@@ -36,10 +36,8 @@ ENTRY_POINT_GROUP = "svc.datasources"
 Purpose = Literal["interactions", "features", "metadata"]
 Progress = Callable[[int], None]
 _BUILT_IN = {
-    "csv": "svc.sources.csv:CsvSource",
-    "parquet": "svc.sources.parquet:ParquetSource",
-    "sql": "svc.sources.sql:SqlSource",
-    "bigquery": "svc.sources.bigquery:BigQuerySource",
+    name: f"svc.sources.{name}:{options.__name__.removesuffix('Options')}Source"
+    for name, options in BUILT_IN_OPTIONS.items()
 }
 _OF_PROGRAMS = {"dataframe": "svc.sources.in_memory:InMemorySource"}
 """Source types for tables that a program passes to `svc.train`. Recipes in files cannot use them."""
@@ -48,6 +46,7 @@ _OTHER_TYPES = {
     **dict.fromkeys(("postgres", "postgresql", "mysql", "mariadb", "sqlite", "database", "db"), "sql"),
     **dict.fromkeys(("tsv", "text", "file", "pandas"), "csv"),
     **dict.fromkeys(("bq", "google"), "bigquery"),
+    **dict.fromkeys(("json", "ndjson", "json-lines", "jsonlines"), "jsonl"),
 }
 """Names of databases and formats that users may write as a type, with the source type to suggest."""
 

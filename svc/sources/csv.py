@@ -35,6 +35,7 @@ from svc.sources.text_files import (
     SingleDelimiter,
     bounded_lines,
     is_whole_archive,
+    kind_of,
     open_stream,
 )
 
@@ -51,16 +52,6 @@ _BOUNDED_BLOCK_BYTES = 1 << 20
 _EXCEL = (".xlsx", ".xls", ".xlsm")
 _EXTENSIONS = (".csv", *(f".csv{suffix}" for suffix in CODECS))
 _DELIMITERS = {"::": "a double colon", ";": "a semicolon", "\t": "a tab", "|": "a bar", ",": "a comma"}
-_MARKS = {
-    **dict.fromkeys((b"\xff\xfe", b"\xfe\xff"), "UTF-16: set `encoding: utf-16`"),
-    b"\xef\xbb\xbf": "UTF-8: set `encoding: utf-8`",
-    b"\x1f\x8b": "compressed: set `compression: gzip`",
-    b"\x28\xb5\x2f\xfd": "compressed: set `compression: zstd`",
-    b"BZh": "compressed: set `compression: bz2`",
-    b"PK\x03\x04": "a zip archive: set `compression: zip`, or save the sheet as CSV if it is from Excel",
-    b"PAR1": "a Parquet file: set `type: parquet`",
-}
-"""What a file is, and the option for it, by its first bytes."""
 _SHOWN_CHARACTERS = 60
 Batch = TypeVar("Batch", pa.RecordBatch, pa.Table)
 
@@ -80,7 +71,7 @@ def header_hint(names: Sequence[str], delimiter: str) -> str:
 
 def encoding_hint(start: bytes) -> str:
     """Return a hint to set `encoding`, or another option if the first bytes, `start`, show another kind of file."""
-    kind = next((text for mark, text in _MARKS.items() if start.startswith(mark)), None)
+    kind = kind_of(start)
     return f"it is {kind}" if kind else "give `encoding`, such as latin-1"
 
 

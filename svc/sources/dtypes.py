@@ -58,6 +58,20 @@ def text_with_gaps(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.if_else(pc.is_in(column, value_set=_BLANK), _MISSING, column)
 
 
+def as_dtype(column: pa.ChunkedArray, dtype: str, name: str, where: str, n_before: int) -> pa.Array | pa.ChunkedArray:
+    """Return a column of any type with the type that `dtype` names.
+
+    Raises DataSourceError as `whole_numbers` does, for integers with the data row of the first unfit value.
+    """
+    kind = DTYPES[dtype]
+    try:
+        if kind == pa.int64() and column.type != kind:
+            return whole_numbers(column.cast(pa.string()), name, where, n_before)
+        return column.cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise DataSourceError(f"{where}: the column {name} cannot be read as {dtype}: {str(error)[:200]}") from None
+
+
 def whole_numbers(column: pa.Array | pa.ChunkedArray, name: str, where: str, n_before: int) -> pa.Array:
     """Return a text column as integers of 64 bits. `17850.0` is 17850.
 

@@ -96,6 +96,11 @@ class TableBuilder:
         self.n_rows = 0
         self._n_bytes = 0
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the columns of the batches added so far, with the partitions."""
+        return tuple(self._order)
+
     def begin(self, part: Part, schema: pa.Schema) -> None:
         """Start a file. The next batches come from this file, with the columns of `schema` and the file's partitions.
 

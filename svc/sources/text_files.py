@@ -22,6 +22,16 @@ CODECS: Final = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".zip": "zip"}
 """The compression that each ending of a file name stands for."""
 _BEGINNINGS: Final = {"gzip": b"\x1f\x8b", "bz2": b"BZh", "zip": b"PK"}
 """The first bytes of compressed files. A zstd file has no single beginning."""
+_MARKS = {
+    **dict.fromkeys((b"\xff\xfe", b"\xfe\xff"), "UTF-16: set `encoding: utf-16`"),
+    b"\xef\xbb\xbf": "UTF-8: set `encoding: utf-8`",
+    b"\x1f\x8b": "compressed: set `compression: gzip`",
+    b"\x28\xb5\x2f\xfd": "compressed: set `compression: zstd`",
+    b"BZh": "compressed: set `compression: bz2`",
+    b"PK\x03\x04": "a zip archive: set `compression: zip`, or save the sheet as CSV if it is from Excel",
+    b"PAR1": "a Parquet file: set `type: parquet`",
+}
+"""What a file is, and the option for it, by its first bytes."""
 ARCHIVE_ERRORS: Final = (zipfile.BadZipFile, zlib.error)
 _TABLES: Final = (".csv", ".tsv", ".jsonl", ".ndjson", ".json")
 _SHOWN_MEMBERS: Final = 10
@@ -29,6 +39,11 @@ MARK: Final = "\x1f"
 """The character that replaces a delimiter of several characters. ASCII calls it the unit separator."""
 MAX_LINE_CHARACTERS: Final = 1 << 20
 _PIECE_CHARACTERS: Final = 1 << 16
+
+
+def kind_of(start: bytes) -> str | None:
+    """Return what a file with this beginning is, and the option for it, or None if it may be plain text in UTF-8."""
+    return next((text for mark, text in _MARKS.items() if start.startswith(mark)), None)
 
 
 def open_stream(file: DataFile, compression: Compression, context: SourceContext) -> CappedReader:

@@ -48,6 +48,7 @@ def test_the_schema_has_every_block_source_and_shorthand() -> None:
     branches = schema["$defs"]["SourceSpec"]["allOf"]
     assert [branch["then"]["properties"]["type"]["const"] for branch in branches] == [
         "csv",
+        "jsonl",
         "parquet",
         "sql",
         "bigquery",
@@ -206,7 +207,7 @@ OF_RECIPES = {
         "Availability.id_column FeatureColumn.name FeatureSide.id_column FilterField.name "
         "InteractionSchema.event_column InteractionSchema.item_column InteractionSchema.time_column "
         "InteractionSchema.user_column InteractionSchema.weight_column ItemMetadata.fields "
-        "ItemMetadata.id_column Output.path ServingLimit.field ServingPin.item_id SourceSpec.path "
+        "ItemMetadata.id_column Output.path ServingLimit.field ServingPin.item_id SourceSpec.explode SourceSpec.path "
         "SourceSpec.project SourceSpec.type"
     ),
     ">= 1 <= 100,000": "NewItems.max_items",

@@ -33,7 +33,7 @@ DSN = "SVC_RECIPE_DSN"
 COLUMNS = ("user_id", "item_id", "ts")
 SERVERS = {"postgres": "SVC_TEST_POSTGRES_URL", "mariadb": "SVC_TEST_MYSQL_URL"}
 TRAINING = {"algorithms": ["TopPop"], "n_trials": 1, "cutoff": 5, "split": {"scheme": "time_user"}}
-KINDS = ("csv", "parquet", "sqlite", *SERVERS, "bigquery", "https", "plugin")
+KINDS = ("csv", "jsonl", "parquet", "sqlite", *SERVERS, "bigquery", "https", "plugin")
 
 
 @dataclass(frozen=True)
@@ -195,9 +195,26 @@ def plugin_source(sales: Path, tmp_path: Path) -> Source:
     site, example = tmp_path / "site", ROOT / "docs" / "plugin-example"
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(site), str(example)]
     subprocess.run(install, check=True, timeout=150)
-    lines = [json.dumps(dict(zip(COLUMNS, row, strict=True))) for row in rows_of(sales)]
-    (tmp_path / "sales.jsonl").write_text("\n".join(lines))
-    return Source({"type": "jsonl", "path": "sales.jsonl"}, {"PYTHONPATH": f"{site}{os.pathsep}{ROOT}"})
+    lists: dict[str, list[str]] = {}
+    for user, item, _ in sorted(rows_of(sales), key=lambda row: row[2]):
+        lists.setdefault(user, []).append(item)
+    (tmp_path / "sales.txt").write_text("".join(f"{user} {' '.join(items)}\n" for user, items in lists.items()))
+    schema = {"user_column": "user_id", "item_column": "item_id", "time_column": "position", "time_unit": "s"}
+    variables = {"PYTHONPATH": f"{site}{os.pathsep}{ROOT}"}
+    return Source({"type": "lists", "path": "sales.txt"}, variables, {"schema": schema})
+
+
+@pytest.fixture
+def jsonl_source(sales: Path, tmp_path: Path) -> Source:
+    """Return compressed sessions with the list of their events."""
+    events: dict[str, list[dict[str, Any]]] = {}
+    for user, item, ts in rows_of(sales):
+        events.setdefault(user, []).append({"item_id": item, "ts": ts})
+    lines = [json.dumps({"user_id": user, "events": listed}) for user, listed in events.items()]
+    (tmp_path / "sales.jsonl.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
+    names = {"item_column": "events.item_id", "time_column": "events.ts", "time_unit": "s"}
+    options = {"type": "jsonl", "path": "sales.jsonl.gz", "explode": "events"}
+    return Source(options, more={"schema": {"user_column": "user_id", **names}})
 
 
 @pytest.fixture(scope="module")

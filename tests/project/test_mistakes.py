@@ -257,7 +257,7 @@ RECIPES: list[tuple[dict[str, Any] | str, str]] = [
     ({"schema": {"user_column": "u", "item_column": "i", "time_unit": "seconds"}}, "did you mean 's'?"),
     ({"schema": {"user_column": "u", "item_column": "i", "time_unit": "milliseconds"}}, "did you mean 'ms'?"),
     ({"schema": {"userColumn": "u", "itemColumn": "i"}}, "did you mean `item_column`?"),
-    ({"source": {"path": "a.csv"}}, "is missing; write csv, parquet, sql or bigquery"),
+    ({"source": {"path": "a.csv"}}, "is missing; write one of csv, jsonl, parquet"),
     ({"source": {"type": "postgres", "query": "select 1"}}, "did you mean 'sql'?"),
     ({"source": {"type": "excel", "path": "a.xlsx"}}, "Excel files are not read: save the sheet as CSV"),
     ({"source": {"type": "csv", "file": "a.csv"}}, "it is `path`"),

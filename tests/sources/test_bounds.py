@@ -83,7 +83,18 @@ def test_bounds_are_ten_times_the_need_of_the_items(
     assert caught.value.fields == {"bytes_read": max_bytes + 1, "cap": max_bytes}
 
 
-KINDS = [csv_rows, parquet_rows, sql_rows]
+def jsonl_rows(folder: Path, n_rows: int, text: str) -> SourceSpec:
+    (folder / "list.jsonl.gz").write_bytes(gzip.compress(f'{{"item_id": "{text}"}}\n'.encode() * n_rows, 1))
+    return SourceSpec.model_validate({"type": "jsonl", "path": "list.jsonl.gz"})
+
+
+def exploded_rows(folder: Path, n_rows: int, text: str) -> SourceSpec:
+    """Write one line, whose list makes `n_rows` rows of its text."""
+    (folder / "list.jsonl").write_text(f'{{"item_id": "{text}", "e": [{",".join(["1"] * n_rows)}]}}')
+    return SourceSpec.model_validate({"type": "jsonl", "path": "list.jsonl", "explode": "e"})
+
+
+KINDS = [csv_rows, parquet_rows, sql_rows, jsonl_rows, exploded_rows]
 
 
 @pytest.mark.parametrize("rows", KINDS)

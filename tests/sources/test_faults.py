@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import gzip
 import hashlib
+import io
 import json
 import os
 import re
@@ -13,6 +15,7 @@ import socket
 import tempfile
 import threading
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -146,6 +149,43 @@ def test_a_file_without_read_permission_is_an_error(fails: Fails, tmp_path: Path
     (tmp_path / "closed.csv").touch(mode=0)
     with permissions_hold():
         assert "permission denied" in fails({"type": "csv", "path": str(tmp_path / "closed.csv")})["error"]
+
+
+def zipped(*names: str) -> bytes:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        for name in names:
+            archive.writestr(name, DATA)
+    return content.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("file", "options", "words"),
+    [
+        (("a.zip", zipped("a.csv", "b.csv")), {"type": "csv"}, "holds 2 tables, and one is read: a.csv, b.csv"),
+        (("a.zip", zipped("a.csv")[:99]), {"type": "csv"}, "cannot be read as a zip archive"),
+        (("a.csv", b"user_id,item_id\n1.0,1\n1.5,2\n"), {"type": "csv", "dtype": {"user_id": "int"}}, "data row 2: "),
+        (("a.csv", DATA), {"type": "csv", "skip_rows": 1}, "has no columns user_id, item_id"),
+        (
+            "a.jsonl",
+            b'{"user_id": 1, "item_id": 2}\n{"user_id": 1\n',
+            {"type": "jsonl"},
+            "line 2: Expecting ',' delimiter",
+        ),
+        (("a.jsonl.gz", gzip.compress(DATA)[:-99]), {"type": "jsonl"}, "a.jsonl.gz"),
+        (("a.jsonl", b'{"user_id": 1}\n'), {"type": "jsonl"}, "has no column item_id"),
+        (("a.jsonl", DATA), {"type": "jsonl"}, "line 1: Expecting value at character 1: 'user_id,item_id'"),
+    ],
+)
+def test_faulty_files_end_the_training_with_their_fault(
+    fails: Fails, tmp_path: Path, file: tuple[str, bytes], options: dict[str, Any], words: str
+) -> None:
+    """The error has the file and the place in it."""
+    path = tmp_path / file[0]
+    path.write_bytes(file[1])
+    error = fails({"path": str(path), **options})["error"]
+    assert words in error
+    assert str(path) in error
 
 
 class Front:

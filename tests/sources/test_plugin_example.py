@@ -13,7 +13,7 @@ from svc.sources.base import check_spec
 
 RECIPE = """
 name: lines
-source: {type: jsonl, path: ratings.jsonl}
+source: {type: lists, path: ratings.txt}
 schema: {user_column: user_id, item_column: item_id}
 output: {path: lines.svc}
 """
@@ -22,5 +22,5 @@ output: {path: lines.svc}
 def test_without_the_package_the_type_is_refused(tmp_path: Path) -> None:
     """The message lists the installed types."""
     (tmp_path / "recipe.yaml").write_text(RECIPE)
-    with pytest.raises(RecipeError, match=r"source\.type: 'jsonl' is not an installed source; .*csv, parquet"):
+    with pytest.raises(RecipeError, match=r"source\.type: 'lists' is not an installed source; .*csv, jsonl, parquet"):
         load_recipe(tmp_path / "recipe.yaml", {}, settings=Settings(), check_source=check_spec)
