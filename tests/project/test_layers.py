@@ -75,8 +75,8 @@ def test_a_package_imports_only_packages_below_it(room: str) -> None:
 
 WINGS = {
     "svc.serving": {
-        "models": {"admission"},
-        "transport": {"admission"},
+        "models": {"admission", "turns"},
+        "transport": {"admission", "turns"},
         "api": {"admission", "models", "precedence", "transport"},
         "workers": {"api", "models", "process", "transport"},
     },

@@ -190,7 +190,7 @@ class Lane:
             part -= len(pending) * caller.cost / slice_weight
             places -= len(pending)
             if caller.waiting:
-                queue.batches.append(caller)
+                queue.batches.append(caller.key, caller)
         return sorted(taken, key=lambda pending: pending.cost)
 
     def _slice(self, caller: Caller) -> float:
@@ -221,12 +221,12 @@ class Lane:
                 caller.fail(refusal)
                 continue
             if taken and caller.is_sliced:
-                queue.batches.append_first(caller)
+                queue.batches.append_first(caller.key, caller)
                 break
             taken += caller.take(1)
             total_s += taken[-1].cost * self._expensive_each_s
             if caller.waiting:
-                queue.batches.append(caller)
+                queue.batches.append(caller.key, caller)
             if taken[-1].cost.is_sliced:
                 break
         return taken

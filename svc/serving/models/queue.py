@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 import trio
@@ -19,6 +19,7 @@ from svc.errors import RecipeUnavailable
 from svc.model.ranking.query import Query, Ranking
 from svc.model.ranking.rerank import Steps
 from svc.serving.admission import Pace, WaitBudget
+from svc.serving.turns import Turns
 
 ANSWERED_A_TURN, ANSWERED_WHILE_OTHERS_WAIT = 16, 2
 """Maximum number of requests that are woken in one turn of the event loop after a call.
@@ -207,52 +208,13 @@ def _outcomes(model: Ranker, queries: Sequence[Query]) -> list[Outcome]:
     return outcomes
 
 
-class Turns:
-    """Waiting requests (callers). API keys take turns, and the requests of one key are in the order of arrival."""
-
-    def __init__(self) -> None:
-        self._keys: OrderedDict[Hashable, deque[Caller]] = OrderedDict()
-
-    def __iter__(self) -> Iterator[Caller]:
-        return (caller for callers in self._keys.values() for caller in callers)
-
-    def __len__(self) -> int:
-        return sum(map(len, self._keys.values()))
-
-    def __bool__(self) -> bool:
-        return bool(self._keys)
+class Callers(Turns[Caller]):
+    """Waiting requests. API keys take turns."""
 
     @property
     def weight(self) -> int:
         """Weight of all waiting queries."""
         return sum(caller.waiting * caller.cost for caller in self)
-
-    def append(self, caller: Caller) -> None:
-        self._keys.setdefault(caller.key, deque()).append(caller)
-
-    def append_first(self, caller: Caller) -> None:
-        self._keys.setdefault(caller.key, deque()).appendleft(caller)
-        self._keys.move_to_end(caller.key, last=False)
-
-    def pop(self) -> Caller:
-        """Remove and return the first request of the key whose turn is next. The key moves behind all other keys."""
-        key, callers = next(iter(self._keys.items()))
-        caller = callers.popleft()
-        self._keys.move_to_end(key)
-        if not callers:
-            del self._keys[key]
-        return caller
-
-    def remove(self, caller: Caller) -> None:
-        """Remove the request if it is waiting."""
-        callers = self._keys.get(caller.key, ())
-        if caller in callers:
-            callers.remove(caller)  # type: ignore[union-attr]  # the empty tuple holds no caller
-            if not callers:
-                del self._keys[caller.key]
-
-    def clear(self) -> None:
-        self._keys.clear()
 
     def weight_ahead(self, key: Hashable, count: int) -> int:
         """Return the weight of waiting queries that are scored before the last of `count` new queries of a key.
@@ -277,7 +239,7 @@ class Queue:
     """A queue whose `run` scores waiting queries in one call after the other, until it is closed."""
 
     def __init__(self) -> None:
-        self.singles, self.batches = Turns(), Turns()
+        self.singles, self.batches = Callers(), Callers()
         self.pace = Pace()
         """Seconds for one unit of weight, including all other work that the process does meanwhile."""
         self.running = 0
@@ -289,15 +251,15 @@ class Queue:
     def __bool__(self) -> bool:
         return bool(self.singles or self.batches)
 
-    def add(self, caller: Caller, turns: Turns) -> None:
-        turns.append(caller)
+    def add(self, caller: Caller, turns: Callers) -> None:
+        turns.append(caller.key, caller)
         self._wake.set()
 
     def remove(self, caller: Caller) -> None:
         """Remove a request that was cancelled or is done, and set its `done`."""
         caller.done.set()
-        self.singles.remove(caller)
-        self.batches.remove(caller)
+        self.singles.remove(caller.key, caller)
+        self.batches.remove(caller.key, caller)
 
     def running_s(self, each_s: float) -> float:
         """Return the expected seconds until the running call ends, if one unit of weight takes `each_s`."""
@@ -352,16 +314,16 @@ class Queue:
         """Put a query that the call had no time for back in front. Does nothing if its request is already done."""
         caller = question.caller
         if not caller.done.is_set():
-            self.batches.remove(caller)
-            self.batches.append_first(caller)
+            self.batches.remove(caller.key, caller)
+            self.batches.append_first(caller.key, caller)
             caller.put_back(question.position)
 
     def _queue_again(self, question: PendingQuery, turn: Unfinished) -> None:
         """Put a query back behind all other requests after a turn. Does nothing if its request is already done."""
         caller = question.caller
         if not caller.done.is_set():
-            self.batches.remove(caller)
-            self.batches.append(caller)
+            self.batches.remove(caller.key, caller)
+            self.batches.append(caller.key, caller)
             caller.put_back(question.position, turn.steps)
 
     async def _give_out(self, pending: list[PendingQuery], outcomes: Sequence[Outcome | Unfinished]) -> None:

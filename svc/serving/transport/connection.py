@@ -221,8 +221,8 @@ class Connection:
         if not self._reader.waiting:
             return None
         rank = Rank.PROBE if self._reader.starts_with(self._shared.application.urgent) else self._rank
-        self.late_s = self._shared.application.late_s(self._reader, self._shared.turns.expected_wait_s(rank))
-        await self._shared.turns.enter(Rank.REFUSED if self.late_s else rank)
+        self.late_s = self._shared.application.late_s(self._reader, self._shared.turns.expected_wait_s(rank, self.kid))
+        await self._shared.turns.enter(Rank.REFUSED if self.late_s else rank, self.kid)
         self._rank = Rank.GOING_ON
         return self._reader.head()
 
@@ -271,7 +271,7 @@ class Connection:
 
     async def pace(self, rank: Rank) -> None:
         """Wait for this connection's turn to read received bytes of a body."""
-        await self._shared.turns.enter(rank)
+        await self._shared.turns.enter(rank, self.kid)
 
     async def send_continue(self) -> None:
         """Tell a client that sent `Expect: 100-continue` to send the body."""

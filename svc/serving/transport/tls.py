@@ -282,7 +282,7 @@ class TlsServer:
         scope = trio.CancelScope()
         caller = Caller(self._keyless, scope.cancel)
         shared = self._shared
-        stream = _Stream(trio.socket.from_stdlib_socket(connected), self._tls, shared)
+        stream = _Stream(trio.socket.from_stdlib_socket(connected), self._tls, shared, caller)
         application: Any = AsgiApplication(shared.application, unread_s=shared.limits.unread_s, caller=caller)
         try:
             with scope:
@@ -390,11 +390,11 @@ class _Stream:
     connection.
     """
 
-    def __init__(self, connected: trio.socket.SocketType, tls: Tls, shared: Shared) -> None:
+    def __init__(self, connected: trio.socket.SocketType, tls: Tls, shared: Shared, caller: Caller) -> None:
         self._application = shared.application
         stream = trio.SocketStream(connected)
         self._stream = trio.SSLStream(stream, tls.context, server_side=True, https_compatible=True)
-        self._turns = shared.turns
+        self._turns, self._caller = shared.turns, caller
         self._unread_s = shared.limits.unread_s
         self._frames = Frames()
 
@@ -405,7 +405,7 @@ class _Stream:
         """Wait for this connection's turn, and return the next bytes, or empty bytes at the end of the stream."""
         if self._stream.selected_alpn_protocol() != "h2":
             data = bytes(await self._stream.receive_some(min(most, PIECE_BYTES)))
-            await self._turns.enter(Rank.KNOWN)
+            await self._turns.enter(Rank.KNOWN, self._caller.kid)
             return data
         rank = Rank.GOING_ON
         try:
@@ -419,7 +419,7 @@ class _Stream:
             # Counts and logs the refusal. The client gets no answer, only the end of its connection.
             self._application.refuse(error, str(self._stream.transport_stream.socket.getpeername()[0]))
             return b""
-        await self._turns.enter(rank)
+        await self._turns.enter(rank, self._caller.kid)
         return piece
 
     async def send_all(self, data: bytes) -> None:

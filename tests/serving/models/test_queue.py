@@ -14,7 +14,7 @@ from svc.asking.costs import Cost
 from svc.errors import ApiError, RecipeUnavailable
 from svc.model.ranking.query import Query, Ranking
 from svc.serving.models import queue as queues
-from svc.serving.models.queue import Caller, Outcome, PendingQuery, Queue, Turns, fail, rank_groups, require_all
+from svc.serving.models.queue import Caller, Callers, Outcome, PendingQuery, Queue, fail, rank_groups, require_all
 
 pytestmark = pytest.mark.anyio
 
@@ -36,28 +36,15 @@ def ranking(user: int) -> Ranking:
     return Ranking(np.array([user], np.int32), np.array([1.0]))
 
 
-async def test_keys_take_turns_and_callers_of_a_key_are_served_in_order() -> None:
-    turns = Turns()
-    waiting = [caller(key) for key in "aaab"]
-    for one in waiting:
-        turns.append(one)
-    first = caller("c")
-    turns.append_first(first)
-    assert (len(turns), turns.weight) == (5, 5)
-    turns.remove(waiting[1])
-    turns.remove(waiting[1])
-    assert [turns.pop() for _ in range(4)] == [first, waiting[0], waiting[3], waiting[2]]
-    assert not turns
-
-
 async def test_every_key_has_the_same_number_of_turns() -> None:
     """A query of a key waits for one query of each other key, however long that key's queue is."""
-    turns = Turns()
-    turns.append(caller("a", 256))
+    turns = Callers()
+    turns.append("a", caller("a", 256))
+    assert turns.weight == 256
     assert turns.weight_ahead("b", 1) == 1
     assert turns.weight_ahead("b", 100) == 100
     assert turns.weight_ahead("a", 1) == 1
-    turns.append(caller("c", 10, limit=100))
+    turns.append("c", caller("c", 10, limit=100))
     assert turns.weight_ahead("b", 2) == 2 + 2 * 4
     assert turns.weight_ahead("a", 300) == 256 + 10 * 4
 

@@ -17,7 +17,7 @@ class Echo:
     """An application with one fixed answer for each path.
 
     `/` has a word, `/large` more bytes than the kernel buffers, and `/body` the body of the request. `/slow` answers
-    after a second, and `/gone` when the client has disconnected. `/broken` raises.
+    after a second, and `/gone` when the client has disconnected. `/broken` raises. `/shop` notes the key id "shop".
     """
 
     urgent = (b"GET /probe ",)
@@ -46,6 +46,8 @@ class Echo:
                 await incoming.until_gone()
                 self.left += 1
                 return None
+            case b"/shop":
+                incoming.note_kid("shop")
             case b"/broken":
                 raise KeyError("unforeseen")
         return Response(200, b"well")

@@ -6,6 +6,7 @@ import socket
 import struct
 import time
 import tracemalloc
+from collections.abc import Hashable
 from contextlib import AsyncExitStack, ExitStack, suppress
 from functools import partial
 from typing import Any
@@ -333,7 +334,7 @@ async def test_the_application_decides_about_lateness_before_parsing(
     head: bytes, late_s: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The application gets method, target, header and wait, also for pipelined requests."""
-    monkeypatch.setattr(TurnScheduler, "expected_wait_s", lambda _self, rank: 0.0 if rank is Rank.PROBE else 5.0)
+    monkeypatch.setattr(TurnScheduler, "expected_wait_s", lambda _self, rank, _key: 0.0 if rank is Rank.PROBE else 5.0)
     async with listening(Lateness()) as port:
         answer = await exchange(port, head + b"Host: a\r\nConnection: close\r\n\r\n")
         assert answer.endswith(b"\r\n\r\n" + late_s)
@@ -348,12 +349,32 @@ def ranks(monkeypatch: pytest.MonkeyPatch) -> list[Rank]:
     entered: list[Rank] = []
     enter = TurnScheduler.enter
 
-    async def noted(self: TurnScheduler, rank: Rank) -> None:
+    async def noted(self: TurnScheduler, rank: Rank, key: Hashable) -> None:
         entered.append(rank)
-        await enter(self, rank)
+        await enter(self, rank, key)
 
     monkeypatch.setattr(TurnScheduler, "enter", noted)
     return entered
+
+
+async def test_a_connection_takes_turns_with_the_key_of_its_last_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The key stays that of the last accepted request. Further packets of a body count for it, too."""
+    entered, enter = list[Hashable](), TurnScheduler.enter
+
+    async def noted(self: TurnScheduler, rank: Rank, key: Hashable) -> None:
+        entered.append(key)
+        await enter(self, rank, key)
+
+    monkeypatch.setattr(TurnScheduler, "enter", noted)
+    async with listening(Echo()) as port, await opened(port) as stream:
+        for request in (KEPT % b"", KEPT % b"shop", KEPT % b""):
+            await stream.send_all(request)
+            assert (await stream.receive_some()).endswith(b"well")
+        await stream.send_all(POST + b"Content-Length: 2\r\n\r\n")
+        await trio.sleep(0.2)
+        await stream.send_all(b"xx")
+        assert (await stream.receive_some()).endswith(b"got xx")
+    assert entered == [None, None, "shop", "shop", "shop"]
 
 
 async def test_only_the_first_packet_of_a_body_goes_ahead(ranks: list[Rank]) -> None:

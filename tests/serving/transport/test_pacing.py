@@ -264,3 +264,44 @@ async def test_one_pause_of_the_machine_does_not_change_the_pace(paused_s: float
     loads[pick.randrange(len(loads))] = (Rank.KNOWN, paused_s)
     await paused.during(loads[:MANY], loads[MANY:])
     assert max(paused.waits)[0] < 2 * max(usual.waits)[0]
+
+
+async def test_keys_take_turns_however_many_connections_they_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key with two connections beside one with 64 enters five times as often as by its share of the connections."""
+    monkeypatch.setattr(pacing, "SHORT_TURN_S", 0.0)  # all turns are long, so each lets in FEWEST_A_TURN
+    scheduler, turns, entered = TurnScheduler(), Turns(), list[tuple[int, str]]()
+
+    async def ask(key: str) -> None:
+        while True:
+            await scheduler.enter(Rank.KNOWN, key)
+            entered.append((turns.count, key))
+            await trio.lowlevel.checkpoint()  # the client reads the answer and asks again
+
+    trio.lowlevel.add_instrument(turns)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(scheduler.run)
+        await trio.testing.wait_all_tasks_blocked()
+        for key in ["many"] * 64 + ["few"] * 2:
+            nursery.start_soon(ask, key)
+        while turns.count < 200:
+            await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+    trio.lowlevel.remove_instrument(turns)
+    steady = [key for turn, key in entered if turn >= 50]
+    assert steady.count("few") >= 5 * len(steady) * 2 / 66
+
+
+async def test_the_expected_wait_of_a_key_counts_its_turns() -> None:
+    """A key without a waiting connection waits for one of each other key. Its further ones wait for more."""
+    scheduler = TurnScheduler()
+    for _ in range(100):
+        scheduler._pace.learn(1.0, 1)
+    async with trio.open_nursery() as nursery:
+        for _ in range(MOST_A_TURN):
+            await scheduler.enter(Rank.KNOWN)
+        for key in ["many"] * 64 + ["few"]:
+            nursery.start_soon(scheduler.enter, Rank.KNOWN, key)
+        await trio.testing.wait_all_tasks_blocked()
+        waits = [scheduler.expected_wait_s(Rank.KNOWN, key) for key in ("many", "few", "new")]
+        nursery.cancel_scope.cancel()
+    assert waits == pytest.approx([65, 3, 2])

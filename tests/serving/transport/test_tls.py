@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Hashable, Iterator
 from contextlib import asynccontextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
@@ -24,6 +24,7 @@ from svc.serving.transport.certificate import Tls
 from svc.serving.transport.connection import Spread
 from svc.serving.transport.http1 import MAX_HEAD_BYTES, MAX_HEADERS
 from svc.serving.transport.messages import ClientGone, Incoming, Response
+from svc.serving.transport.pacing import Rank, TurnScheduler
 from svc.serving.transport.tls import (
     FRAMES_A_PIECE,
     HANDSHAKE_S,
@@ -135,6 +136,25 @@ async def test_new_connections_get_a_new_certificate(issuer: Issuer, tmp_path: P
         assert (await old.get("/")).content == b"well"
         async with client_of(port, other, http2=http2) as new:
             assert (await new.get("/")).content == b"well"
+
+
+@both_versions
+async def test_a_connection_takes_turns_with_the_key_of_its_last_request(
+    issuer: Issuer, monkeypatch: pytest.MonkeyPatch, http2: bool
+) -> None:
+    entered, enter = set[Hashable](), TurnScheduler.enter
+
+    async def noted(self: TurnScheduler, rank: Rank, key: Hashable) -> None:
+        entered.add(key)
+        await enter(self, rank, key)
+
+    monkeypatch.setattr(TurnScheduler, "enter", noted)
+    async with listening(Echo(), tls=issuer.tls()) as port, client_of(port, issuer, http2=http2) as client:
+        await client.get("/shop")
+        assert None in entered
+        await client.get("/")
+        await trio.sleep(0.1)
+        assert "shop" in entered
 
 
 class Refusing(Echo):
