@@ -167,8 +167,7 @@ def zipped(*names: str) -> bytes:
         (("a.csv", b"user_id,item_id\n1.0,1\n1.5,2\n"), {"type": "csv", "dtype": {"user_id": "int"}}, "data row 2: "),
         (("a.csv", DATA), {"type": "csv", "skip_rows": 1}, "has no columns user_id, item_id"),
         (
-            "a.jsonl",
-            b'{"user_id": 1, "item_id": 2}\n{"user_id": 1\n',
+            ("a.jsonl", b'{"user_id": 1, "item_id": 2}\n{"user_id": 1\n'),
             {"type": "jsonl"},
             "line 2: Expecting ',' delimiter",
         ),
