@@ -598,7 +598,19 @@ def test_the_form_follows_the_declared_features(tab: Tab) -> None:
     page.get_by_role("button", name="Recommend").click()
     playwright.expect(page.locator(".failure")).to_contain_text("FEATURE_VALUE_UNUSABLE")
     page.get_by_label("Recipe", exact=True).select_option("plain")
-    assert page.get_by_role("radio").count() == 2
+    assert page.get_by_role("radio").count() == 3
+
+
+def test_a_page_has_a_shelf_for_each_row(tab: Tab) -> None:
+    """No item stands twice. A row of labels becomes a shelf for each label."""
+    page = tab.open()
+    page.get_by_label("A page", exact=True).check()
+    page.get_by_label("User id").fill("u3")
+    page.get_by_role("button", name="Recommend").click()
+    playwright.expect(page.locator(".shelf")).not_to_have_count(0)
+    ids = page.locator(".shelf li .muted").all_inner_texts()
+    assert len(ids) == len({*ids}) > 20
+    assert "For you" in page.locator(".shelf h4").all_inner_texts()
 
 
 def test_markup_in_titles_is_shown_as_text(tab: Tab) -> None:

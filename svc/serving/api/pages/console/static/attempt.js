@@ -6,10 +6,10 @@ import { byId, copyButton, el, say } from "./dom.js";
 import { featureForm } from "./features.js";
 import { narrowing } from "./narrow.js";
 import { picker } from "./picker.js";
-import { failure, heading, historyOf, listOfUsers, named, ranking, rawJson } from "./ranking.js";
+import { failure, heading, historyOf, listOfUsers, named, pageOf, ranking, rawJson } from "./ranking.js";
 import { described } from "./recipes.js";
 
-const MODES = { user: "A user", items: "Some items", new_user: "A new user", new_item: "A new item", users: "Users for an item" };
+const MODES = { user: "A user", items: "Some items", new_user: "A new user", new_item: "A new item", users: "Users for an item", page: "A page" };
 const ORDERS = { score: "who will take it", lift: "to whom it says most", balanced: "half of each" };
 const form = byId("attempt");
 const select = byId("recipe");
@@ -87,7 +87,7 @@ function rebuild() {
 
 function chooseMode(mode, columns) {
   now.mode = mode;
-  now.fields = { user: userFields, items: itemFields, new_user: () => describedFields("user_features", columns.user),
+  now.fields = { user: userFields, page: pageFields, items: itemFields, new_user: () => describedFields("user_features", columns.user),
     new_item: () => describedFields("item_features", columns.item), users: usersFields }[mode]();
   byId("narrow").hidden = mode === "users";
   byId("fields").replaceChildren(now.fields.node);
@@ -138,6 +138,18 @@ function userFields() {
   } };
 }
 
+/** Return the fields for a page of rows: for the user, related to the latest item, of favoured labels, and popular. */
+function pageFields() {
+  const user = userFields();
+  const label = (described(select.value)?.filter_fields ?? []).find((field) => field.kind !== "numerical");
+  const rows = ({ filter: _, ...arranged }) => {
+    const limit = Math.min(100, Number(byId("limit").value));
+    return [{ id: "For you", recommend: { limit, ...arranged } }, { id: "Because of", related: { to: "latest", limit } },
+      ...(label ? [{ id: label.name, label: { field: label.name, rows: 2, limit } }] : []), { id: "Most chosen", popular: { limit } }];
+  };
+  return { ...user, verb: "page", rows };
+}
+
 async function findItems(text, signal) {
   const answer = await ask(recipePath(select.value, `/items?q=${encodeURIComponent(text)}`), { signal });
   if (!answer.ok) return { options: [], more: false };
@@ -168,6 +180,10 @@ function describedFields(field, columns) {
 
 function request() {
   const path = recipePath(select.value, `:${now.fields.verb}`);
+  if (now.fields.rows) {
+    const narrowed = now.narrow.values();
+    return { path, body: { ...now.fields.body(), ...(narrowed.filter && { filter: narrowed.filter }), rows: now.fields.rows(narrowed) } };
+  }
   return { path, body: { ...now.fields.body(), limit: Number(byId("limit").value), ...(now.mode !== "users" && now.narrow.values()) } };
 }
 
@@ -193,6 +209,10 @@ async function run() {
     if (result.ok && result.body.users) {
       answer.replaceChildren(...listOfUsers(result.body, result.ms), rawJson(result.body));
       say(byId("answer-said"), `${result.body.users.length} users ranked`);
+    } else if (result.ok && result.body.rows) {
+      const chosen = somebody?.ok ? [historyOf(somebody.body, !NARROW.matches)] : [];
+      answer.replaceChildren(...chosen, ...pageOf(result.body, result.ms, now.fields.names()), rawJson(result.body));
+      say(byId("answer-said"), `a page of ${result.body.rows.length} rows`);
     } else if (result.ok) {
       const same = before?.ok && before.body.model_version === result.body.model_version;
       const chosen = somebody?.ok ? [historyOf(somebody.body, !NARROW.matches)] : [];

@@ -104,6 +104,19 @@ export function ranking(body, ms, asked = {}, before = null, labels = []) {
   ].filter(Boolean);
 }
 
+/** Show a page as a shop would: a shelf for each row. `names` maps ids of items to titles. */
+export function pageOf({ rows, recipe, model_version: version, profile }, ms, names) {
+  const titles = new Map([...names, ...rows.flatMap((row) => row.items.map((item) => [item.item_id, named(item).text]))]);
+  return [
+    el("p", { class: "muted" }, `${rows.length} rows of ${recipe} in ${ms.toFixed(0)} ms by model `, el("code", { title: version }, version.slice(7, 19))),
+    el("p", { class: "note" }, profile === "none" ? "Nothing is known of this user." : `The page goes by: ${profile}`),
+    ...rows.map((row) => el("section", { class: "shelf" },
+      el("h4", {}, [row.id, row.seed_item && (titles.get(row.seed_item) ?? row.seed_item), row.label].filter(Boolean).join(" · ")),
+      row.items.length ? el("ol", { tabindex: "0", "aria-label": row.id }, row.items.map((item) => el("li", {}, el("strong", {}, named(item).text),
+        el("span", { class: "muted" }, item.item_id)))) : el("p", { class: "muted" }, row.why))),
+  ];
+}
+
 /** Show the users ranked for an item, best first. */
 export function listOfUsers({ users, recipe, model_version: version, request_id: request }, ms) {
   return [
