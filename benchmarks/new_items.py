@@ -66,7 +66,8 @@ def task_of(folder: Path, rows: pd.DataFrame, items: pd.DataFrame, columns: Sequ
     (folder / "new.yaml").write_text(json.dumps(recipe), encoding="utf-8")
     loaded = load_recipe(folder / "new.yaml", {}, settings=Settings())
     data = fetch.load(loaded, Settings(), {}, Progress())
-    return prepare.make_task(loaded, data, split_data(loaded, data), Settings())
+    loaded, parts = split_data(loaded, data)
+    return prepare.make_task(loaded, data, parts, Settings())
 
 
 def measured(task: Task, chosen: TrialRecord, min_share: float) -> dict[str, Any]:

@@ -209,7 +209,8 @@ def over_seeds(scores: list[list[ByUser]]) -> list[ByUser]:
 def task_of(recipe: Path) -> SearchTask:
     loaded = load_recipe(recipe, {}, settings=Settings())
     data = fetch.load(loaded, Settings(), {}, Progress())
-    return prepare.make_task(loaded, data, split_data(loaded, data), Settings())
+    loaded, parts = split_data(loaded, data)
+    return prepare.make_task(loaded, data, parts, Settings())
 
 
 def mean(scores: ByUser) -> float:

@@ -115,7 +115,8 @@ def equal_shares(options: argparse.Namespace) -> dict[str, int]:
 def run_svc(folder: Path, options: argparse.Namespace) -> tuple[SearchTask, SearchResult, Watch]:
     loaded = recipe(folder, options)
     found = fetch.load(loaded, Settings(), {}, Progress())
-    task = prepare.make_task(loaded, found, split_data(loaded, found), Settings())
+    loaded, parts = split_data(loaded, found)
+    task = prepare.make_task(loaded, found, parts, Settings())
     watch = Watch()
     location = preflight("", folder)
     search = prepare.open_search(task, location, "benchmark", Progress(watch), quiet=True, verbose=False)

@@ -104,6 +104,8 @@ def _summary(header: dict[str, Any]) -> dict[str, str]:
     metric = f"{_text(header.get('metric'))}@{_text(header.get('cutoff'))}"
     span = evaluation.get("interval")
     interval = f" ({_number(span[0])} to {_number(span[1])})" if isinstance(span, list) and len(span) == 2 else ""
+    scored, users = (_number(evaluation.get(name)) for name in ("n_scored_users", "n_users"))
+    judged = f", by {scored} of {users} users" if "n_scored_users" in evaluation else ""
     winner, reused = short_name(_text(header.get("best_class"))), _mapping(tuning.get("reused_from"))
     trials = f"the best of {_number(tuning.get('completed'))} trials"
     origin = f"with the parameters of {_text(reused.get('sha8'))}" if reused else trials
@@ -117,7 +119,7 @@ def _summary(header: dict[str, Any]) -> dict[str, str]:
         "data": ", ".join(counts),
         "algorithm": f"{winner}, {origin}",
         **({"recency": _number(header["recency"])} if "recency" in header else {}),
-        "score": f"{metric} {_number(header.get('best_score'))}{interval}",
+        "score": f"{metric} {_number(header.get('best_score'))}{interval}{judged}",
         **({"score_with_order": _number(header["score_with_order"])} if "score_with_order" in header else {}),
         **_ranker(header),
         "popularity": _number(_mapping(best.get("TopPopRecommender")).get("score")),

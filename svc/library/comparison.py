@@ -162,17 +162,25 @@ def _blocks(candidate: Any) -> tuple[str, Mapping[str, Any]]:
     """
     if isinstance(candidate, TrainResult):
         recipe: Mapping[str, Any] = candidate.header["recipe"]
-        return candidate.best_class, {name: recipe[name] for name in BLOCKS if name in recipe}
+        blocks = {name: recipe[name] for name in BLOCKS if name in recipe}
+        return candidate.best_class, _without_split(blocks) if "split" in candidate.header else blocks
     if isinstance(candidate, str | os.PathLike):
         loaded = load_recipe(Path(candidate), recipe_variables(os.environ, ()), settings=Settings.from_env())
-        return loaded.recipe.name, {name: loaded.unexpanded[name] for name in BLOCKS if name in loaded.unexpanded}
+        blocks = {name: loaded.unexpanded[name] for name in BLOCKS if name in loaded.unexpanded}
+        return loaded.recipe.name, blocks if loaded.has_split else _without_split(blocks)
     if isinstance(candidate, Mapping):
         left_out = {"name", "source", "schema", "output", "item_metadata", "serving", "promotion", "features"}
-        blocks = in_place({str(name): value for name, value in candidate.items() if name not in left_out})
-        blocks = normalize(blocks)[0]
-        algorithms = (blocks.get("training") or {}).get("algorithms") or ()
-        return str(candidate.get("name") or ", ".join(algorithms)), blocks
+        tree = in_place({str(name): value for name, value in candidate.items() if name not in left_out})
+        tree = normalize(tree)[0]
+        algorithms = (tree.get("training") or {}).get("algorithms") or ()
+        return str(candidate.get("name") or ", ".join(algorithms)), tree
     raise UsageError(f"candidates: give recipes, dicts or results of svc.train, not a {type(candidate).__name__}")
+
+
+def _without_split(blocks: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the blocks without a split, so that each training chooses one that judges enough users."""
+    training = {name: value for name, value in (blocks.get("training") or {}).items() if name != "split"}
+    return {**blocks, "training": training}
 
 
 def _judge(result: TrainResult, kept: pd.DataFrame, asked: _Options) -> pd.DataFrame:

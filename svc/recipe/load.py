@@ -94,7 +94,7 @@ class LoadedRecipe:
 
     `unexpanded` is the recipe before its variables are replaced, without defaults and without fields that do not change
     the model. Artifacts contain this form. `recipe_hash` (12 hex digits) is computed from it. Relative paths in the
-    recipe start at the absolute folder `base_dir`.
+    recipe start at the absolute folder `base_dir`. `has_split` is False if the recipe leaves the split to svc.
     """
 
     recipe: Recipe
@@ -103,6 +103,7 @@ class LoadedRecipe:
     recipe_hash: str
     unexpanded: Mapping[str, Any]
     warnings: tuple[RecipeWarning, ...]
+    has_split: bool = True
 
     @property
     def output_uri(self) -> str:
@@ -154,7 +155,8 @@ class _Loading:
 
     def run(self, written: dict[str, Any]) -> LoadedRecipe:
         tree, shorthand = normalize(written)
-        tree = with_default_split(merge_trees(tree, normalize(dict(self.overrides))[0]))
+        merged = merge_trees(tree, normalize(dict(self.overrides))[0])
+        tree = with_default_split(merged)
         recipe = self._validate(tree, self._expand(tree), shorthand)
         for where, spec in recipe.sources().items():
             if not self.for_serving or where.split(".")[0] in _SERVED:
@@ -168,6 +170,7 @@ class _Loading:
             recipe_hash=fingerprint.recipe_hash(canonical),
             unexpanded=canonical,
             warnings=(*_warnings(tree, recipe), *_empty_variables(tree, self.variables)),
+            has_split=_has_split(merged),
         )
 
     def _expand(self, tree: dict[str, Any]) -> dict[str, Any]:
@@ -232,6 +235,11 @@ class _Loading:
                 paths.require_below(file, Path(self.settings.artifact_root))
             except RecipeSecurityError as error:
                 raise RecipeSecurityError(f"output.path: {error.message}") from None
+
+
+def _has_split(tree: Mapping[str, Any]) -> bool:
+    training = tree.get("training")
+    return isinstance(training, Mapping) and bool(training.get("split"))
 
 
 def _read(path: Path) -> bytes:

@@ -176,7 +176,7 @@ class _Run:
         if keys is not None:
             self._check_data_change(loaded, keys)
         self.progress.phase("splitting")
-        split = split_data(self.loaded, loaded)
+        self.loaded, split = split_data(self.loaded, loaded)
         return prepare.make_task(self.loaded, loaded, split, self.settings)
 
     def _check_data_change(self, loaded: fetch.TrainingData, keys: signing.SigningKeys) -> None:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from svc.errors import MetadataError, MinDataViolation, SvcError
 from svc.model.ranking.filter_fields import LabelField, read_number
 from svc.recipe.load import LoadedRecipe
-from svc.recipe.schema import Recipe
 from svc.recipe.serving_schema import ItemMetadata
 from svc.recipe.source_options import SourceSpec
 from svc.settings import Settings
@@ -22,7 +21,9 @@ from svc.training.data.features import SideName, sample_warnings
 from svc.training.data.fetch import feature_context, interaction_context, uses_time
 from svc.training.data.id_doubts import id_doubts
 from svc.training.data.interactions import from_rows
+from svc.training.data.judged_users import judge_enough
 from svc.training.data.metadata_doubts import metadata_doubts
+from svc.training.data.split import count_judged
 from svc.training.data.times import MANY
 from svc.training.data.where import fetch_kept, kept_rows
 from svc.training.fitting.algorithms.registry import check_available
@@ -93,7 +94,7 @@ def _sources(
     """Yield the field of the recipe, the source, its context and the check of its first rows, for each table."""
     recipe, items = loaded.recipe, set[str]()
     context = interaction_context(loaded, settings, variables)
-    yield "source", recipe.source, context, partial(_row_warnings, recipe, items)
+    yield "source", recipe.source, context, partial(_row_warnings, loaded, items)
     names: tuple[SideName, ...] = ("item", "user")
     for name in names:
         side = getattr(recipe.features, name, None)
@@ -111,18 +112,26 @@ def _sources(
         yield "serving.availability.source", available.source, served(available.id_column, (available.id_column,)), None
 
 
-def _row_warnings(recipe: Recipe, items: set[str], frame: pandas.DataFrame) -> list[str]:
+def _row_warnings(loaded: LoadedRecipe, items: set[str], frame: pandas.DataFrame) -> list[str]:
     """Return lines about the first rows of the interactions: the effect of the filters of `cleansing`, and warnings.
 
     The items of these rows are added to `items`. Raise MinDataViolation if there are no rows or if none is usable, and
     the errors of a training for values that it would refuse.
     """
+    recipe = loaded.recipe
     schema, with_times = recipe.schema_, uses_time(recipe)
     if not len(frame):
         raise MinDataViolation("the table has a header and no rows, so there is nothing to train on")
     n_read, rows = len(frame), kept_rows(frame, recipe.cleansing.where, recipe.cleansing.hide)
     frame = rows.frame
-    interactions = from_rows(rows, schema, recipe.cleansing, with_times=with_times, started_ns=time.time_ns())
+    interactions = from_rows(
+        rows,
+        schema,
+        recipe.cleansing,
+        with_times=with_times,
+        started_ns=time.time_ns(),
+        repeats=recipe.training.repeats,
+    )
     items |= set(interactions.item_ids)
     reasons = "; ".join(interactions.reasons.values())
     first = f"of the first {len(frame)} rows" + ("" if rows.n_dropped is None else " that cleansing.where keeps")
@@ -139,6 +148,10 @@ def _row_warnings(recipe: Recipe, items: set[str], frame: pandas.DataFrame) -> l
     for side, name in (("user", schema.user_column), ("item", schema.item_column)):
         ids = id_doubts(frame[name], side, recipe.source.type, are_rows=True, is_sample=n_read >= SAMPLED_ROWS)
         warnings += [doubt.message for doubt in ids]
+    if n_read < SAMPLED_ROWS:  # the table has no further rows, so the split of a training is known
+        n_judged = count_judged(interactions, recipe.training.split, repeats=recipe.training.repeats)
+        doubt = judge_enough(loaded, interactions, n_judged)[1]
+        warnings += [] if doubt is None else [doubt.message]
     n_hidden = 0 if rows.hides is None else int(rows.hides.sum())
     counts = [] if rows.n_dropped is None else [_count_kept(len(frame) - n_hidden, n_read)]
     counts += [] if rows.hides is None else [f"cleansing.hide hides {n_hidden} of the first {n_read} rows"]

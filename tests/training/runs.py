@@ -86,7 +86,8 @@ def last(log: Log) -> dict[str, Any]:
 def task_of(loaded: LoadedRecipe) -> Task:
     """Return the search task of this recipe."""
     found = fetch.load(loaded, Settings(), {}, Progress())
-    return prepare.make_task(loaded, found, split_data(loaded, found), Settings())
+    loaded, split = split_data(loaded, found)
+    return prepare.make_task(loaded, found, split, Settings())
 
 
 def write_tastes(path: Path, *, n_users: int = 90, start_s: int = 1_600_000_000, last: slice = slice(None)) -> Path:

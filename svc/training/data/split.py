@@ -19,12 +19,10 @@ No trial is scored on them.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 from scipy import sparse
 
@@ -210,25 +208,28 @@ def order_items(result: SplitMatrices, seed: int) -> SplitMatrices:
     return replace(result, item_order=result.item_order[order], **moved)
 
 
-def smallest_working_ratio(interactions: Interactions, plan: Split, *, repeats: bool = False) -> float | None:
-    """Return the smallest `heldout_ratio`, slightly rounded up, that holds out a pair if `plan` is otherwise unchanged.
-
-    Return None if no ratio holds out a pair, or under `leave_one_out`, which ignores the ratio.
-    """
-    if plan.scheme == "leave_one_out":
-        return None
+def count_judged(interactions: Interactions, plan: Split, *, repeats: bool = False) -> int:
+    """Return the number of users with held-out items under `plan`. They decide which model wins."""
     pairs = _pairs(interactions, repeats=repeats)
     chosen = _validation_users(len(interactions.user_ids), plan)
-    if plan.scheme == "time_global":
-        return _smallest_global_ratio(interactions, pairs, chosen)
+    return len(np.unique(pairs.users[_divide(interactions, pairs, chosen, plan)[0]]))
 
-    def works(millionths: int) -> bool:
-        larger = plan.model_copy(update={"heldout_ratio": millionths / 1e6})
-        return bool(_divide(interactions, pairs, chosen, larger)[0].any())
 
-    # A larger ratio holds out more, and earlier rows, which fewer hidden rows precede.
-    smallest = bisect_left(range(1_000_000), True, key=works)
-    return smallest / 1e6 if smallest < 1_000_000 else None
+def judging_most(interactions: Interactions, plan: Split, *, repeats: bool = False) -> Split:
+    """Return the plan that judges most users, all of whom are validation users.
+
+    By time, this is `leave_one_out`. Without times it has the ratio of `sparing_ratio`.
+    """
+    change = {"scheme": "leave_one_out"} if plan.scheme != "random" else {}
+    ratio = {} if change else {"heldout_ratio": sparing_ratio(interactions, repeats=repeats)}
+    return plan.model_copy(update={**change, **ratio, "test_user_ratio": 1.0})
+
+
+def sparing_ratio(interactions: Interactions, *, repeats: bool = False) -> float:
+    """Return the smallest ratio, in thousandths, that holds out an item of each user who has two or more."""
+    sizes = np.bincount(_pairs(interactions, repeats=repeats).users)
+    least = int(sizes.min(where=sizes > 1, initial=int(sizes.max(initial=2))))
+    return min(math.ceil(1000 / max(least, 2)) / 1000, 0.999)
 
 
 def _pairs(interactions: Interactions, *, repeats: bool) -> _Pairs:
@@ -320,24 +321,3 @@ def _csr(
     matrix = sparse.coo_matrix((data, (rows, columns)), shape=shape).tocsr()
     matrix.sort_indices()
     return matrix
-
-
-def _smallest_global_ratio(interactions: Interactions, pairs: _Pairs, chosen: Flags) -> float | None:
-    """Return the ratio that gives the latest cut-off with a held-out pair.
-
-    A pair is held out if the cut-off is before its time and before that of all hidden rows of the same user and item,
-    but not before the first time of its user, who must be a validation user. Return None if there is no such pair.
-    """
-    assert pairs.times is not None, "time schemes come with times"
-    ends, hidden = pairs.times, interactions.hidden
-    if hidden is not None:
-        of_hidden = pd.Series(hidden.times).groupby(_keys(hidden.users, hidden.items, interactions)).min()
-        keys = _keys(pairs.users, pairs.items, interactions)
-        ends = np.minimum(ends, of_hidden.reindex(keys, fill_value=np.iinfo(np.int64).max).to_numpy())
-    first = np.full(len(chosen), np.iinfo(np.int64).max)
-    np.minimum.at(first, pairs.users, pairs.times)
-    usable = chosen[pairs.users] & (first[pairs.users] < ends)
-    if not usable.any():
-        return None
-    n_before = int(np.count_nonzero(pairs.times < ends[usable].max()))
-    return math.ceil((1.0 - (n_before - 0.5) / (len(pairs.times) - 1)) * 1e9) / 1e9

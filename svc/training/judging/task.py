@@ -19,7 +19,8 @@ from svc.model.recommenders.blend import BlendScorer
 from svc.recipe.load import LoadedRecipe
 from svc.training.data.features import SideName
 from svc.training.data.fetch import TrainingData
-from svc.training.data.split import SplitMatrices, order_items, smallest_working_ratio, split
+from svc.training.data.judged_users import better_split, judge_enough, split_line
+from svc.training.data.split import SplitMatrices, order_items, sparing_ratio, split
 from svc.training.data.weights import HALF_LIFE, decay_matrix, positions_of
 from svc.training.fitting.algorithms.registry import Params
 from svc.training.fitting.export import fold_in_users, to_history
@@ -156,10 +157,12 @@ class Task:
         return {side: fitted.matrix for side, fitted in self.data.sides.items()}
 
 
-def split_data(loaded: LoadedRecipe, data: TrainingData) -> SplitMatrices:
-    """Split the data as the recipe says.
+def split_data(loaded: LoadedRecipe, data: TrainingData) -> tuple[LoadedRecipe, SplitMatrices]:
+    """Split the data as the recipe says. Return the split, and the recipe with its plan.
 
-    Raise CutoffTooLarge if there are fewer items than `training.cutoff`, and ZeroScore if nothing is held out.
+    If the recipe has no `split` and the default judges few users, the plan is one that judges most users (see
+    `judge_enough`). Raise CutoffTooLarge if there are fewer items than `training.cutoff`, and ZeroScore if nothing is
+    held out.
     """
     training = loaded.recipe.training
     n_items = len(data.interactions.item_ids)
@@ -168,13 +171,22 @@ def split_data(loaded: LoadedRecipe, data: TrainingData) -> SplitMatrices:
             f"training.cutoff is {training.cutoff}, but the cleaned data has only {n_items} items: "
             f"lower it to {n_items} or less"
         )
-    plan = training.split
-    logs.emit(events.SPLITTING_DATA, scheme=plan.scheme)
-    parts = split(data.trained, plan, keep_times=loaded.recipe.trains_on_times, repeats=training.repeats)
+    logs.emit(events.SPLITTING_DATA, scheme=training.split.scheme)
+    parts = _split(loaded, data)
+    loaded, doubt = judge_enough(loaded, data.trained, parts.heldout.shape[0])
+    if doubt is not None:
+        logs.emit(events.RECIPE_WARNING, **doubt._asdict())
+    if loaded.recipe.training is not training:
+        parts = _split(loaded, data)
     logs.emit(events.SPLIT_DONE, val_offset=parts.val_offset, n_heldout_interactions=parts.n_heldout)
     if not parts.n_heldout:
         raise ZeroScore(f"no interaction is held out, so every score would be 0. {_remedy(loaded, data)}")
-    return order_items(parts, plan.seed)
+    return loaded, order_items(parts, training.split.seed)
+
+
+def _split(loaded: LoadedRecipe, data: TrainingData) -> SplitMatrices:
+    training, keep_times = loaded.recipe.training, loaded.recipe.trains_on_times
+    return split(data.trained, training.split, keep_times=keep_times, repeats=training.repeats)
 
 
 def check_scores(loaded: LoadedRecipe, data: TrainingData, best_score: float) -> None:
@@ -184,19 +196,18 @@ def check_scores(loaded: LoadedRecipe, data: TrainingData, best_score: float) ->
 
 
 def _remedy(loaded: LoadedRecipe, data: TrainingData) -> str:
-    training = loaded.recipe.training
-    plan = training.split
-    if plan.scheme == "leave_one_out":
-        return "Use deeper histories (leave_one_out needs users with two items), or lower training.cutoff."
-    ratio, current = smallest_working_ratio(data.trained, plan, repeats=training.repeats), plan.heldout_ratio
-    if ratio is None:
-        raise_ratio = "No split.heldout_ratio works with these histories: deepen them"
-    elif ratio > current:
-        raise_ratio = (
-            f"Raise split.heldout_ratio (it is {current:g}; {ratio!r} is the smallest that holds out anything)"
-        )
-    else:
-        raise_ratio = f"Raise split.heldout_ratio above {current:g} ({ratio!r} is the smallest that holds out anything)"
-    if ratio is not None:
-        raise_ratio += ", set split.scheme: leave_one_out (it holds out the latest item of each user with two or more)"
-    return f"{raise_ratio}, use deeper histories, raise split.test_user_ratio, or lower training.cutoff."
+    """Return how to hold out items of more users, or that no split can, and else to raise the cutoff."""
+    plan, interactions = loaded.recipe.training.split, data.trained
+    better, n_better = better_split(loaded, interactions)
+    if not n_better:
+        return "No user has two items, one to learn from and one to hold out: deeper histories are needed."
+    if plan.model_copy(update={"test_user_ratio": better.test_user_ratio}) == better:
+        return f"{n_better} users are judged, which is all: deepen their histories, or raise training.cutoff."
+    by_ratio = ""
+    if plan.scheme == "time_user":
+        ratio = sparing_ratio(interactions, repeats=loaded.recipe.training.repeats)
+        by_ratio = f", or raise split.heldout_ratio to {ratio:g} (an item of each user with two or more)"
+    return (
+        f"Write {split_line(plan, better)}, which judges {n_better} users{by_ratio}, use deeper histories, or raise "
+        "training.cutoff."
+    )

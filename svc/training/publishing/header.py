@@ -14,6 +14,7 @@ import numpy as np
 import svc
 from svc.model.columns.text_column import TextColumn
 from svc.model.features import FEATURE_VERSION, SideEncoder
+from svc.recipe.training_schema import Split
 from svc.training.judging.measurements import WinnerMeasurements
 from svc.training.judging.metrics import PER_USER
 from svc.training.judging.search_result import SearchResult
@@ -93,6 +94,8 @@ def header(facts: RunFacts) -> dict[str, Any]:
         "data_stats": _data_stats(facts),
         "rank_ms": facts.rank_ms,
     }
+    if not loaded.has_split and training.split not in (Split(), Split(scheme="time_user")):
+        fields["split"] = training.split.model_dump()
     if best.recency:
         fields["recency"] = best.recency
     if training.repeats:

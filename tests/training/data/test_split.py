@@ -10,7 +10,7 @@ from scipy import sparse
 
 from svc.recipe.training_schema import Scheme, Split
 from svc.training.data.interactions import Dedup, HiddenRows, Interactions
-from svc.training.data.split import order_items, smallest_working_ratio, split
+from svc.training.data.split import count_judged, judging_most, order_items, sparing_ratio, split
 from svc.training.data.times import BAD_TIME
 
 
@@ -90,44 +90,24 @@ def test_training_and_held_out_items_make_up_the_history() -> None:
     assert (again.tocsr() != everything).nnz == 0
 
 
-@pytest.mark.parametrize("scheme", ["random", "time_user", "time_global"])
-def test_the_smallest_ratio_works_and_a_smaller_one_does_not(scheme: str) -> None:
-    """The recommended ratio holds out an item. A slightly smaller one holds out none."""
-    times = [[1, 2, 3], [2, 4, 6, 8, 10], [20]]
-    data = interactions([[0, 1, 2], [0, 1, 2, 3, 4], [0]], times)
-    ratio = smallest_working_ratio(data, Split(scheme=scheme, heldout_ratio=0.01, seed=1))  # type: ignore[arg-type]
-    assert ratio is not None
-    assert split(data, Split(scheme=scheme, heldout_ratio=ratio, seed=1)).n_heldout > 0  # type: ignore[arg-type]
-    below = ratio - (0.1 if scheme == "time_global" else 1e-3)
-    assert split(data, Split(scheme=scheme, heldout_ratio=below, seed=1)).n_heldout == 0  # type: ignore[arg-type]
+def test_the_sparing_ratio_holds_out_an_item_of_each_user_with_two() -> None:
+    """A ratio below it holds out no item of the user with the fewest. Single items do not count."""
+    for sizes in ([3, 5, 1], [8, 8], [12, 900, 7, 1], [2, 3]):
+        data = interactions([list(range(size)) for size in sizes])
+        ratio = sparing_ratio(data)
+        judged = sum(size > 1 for size in sizes)
+        assert count_judged(data, Split(heldout_ratio=ratio)) == judged
+        assert count_judged(data, Split(heldout_ratio=ratio - 0.001)) < judged
+    assert count_judged(interactions([[0], [1]]), Split(heldout_ratio=sparing_ratio(interactions([[0], [1]])))) == 0
 
 
-@pytest.mark.parametrize("scheme", ["random", "time_user", "time_global"])
-def test_the_smallest_ratio_holds_out_a_pair_that_is_not_hidden(scheme: Scheme) -> None:
-    """Hidden rows may have any position and time. A smaller ratio holds out no such pair."""
-    rng = np.random.default_rng(5)
-    for _ in range(6):
-        sizes = rng.integers(1, 8, 3)
-        times = [rng.permutation(20)[:size].tolist() for size in sizes]
-        data = interactions([rng.permutation(9)[:size].tolist() for size in sizes], times)
-        users, items = (rng.integers(0, n, 12).astype(np.int32) for n in (3, len(data.item_ids)))
-        data = replace(data, hidden=HiddenRows(users, items, rng.integers(0, 20, 12), np.zeros(12, bool)))
-        plan = Split(scheme=scheme, heldout_ratio=0.01, seed=1)
-        ratios = np.arange(1, 80) / 80
-        working = [
-            ratio for ratio in ratios if split(data, plan.model_copy(update={"heldout_ratio": float(ratio)})).n_heldout
-        ]
-        smallest = smallest_working_ratio(data, plan)
-        assert (smallest is None) == (not working)
-        if smallest is not None:
-            assert split(data, plan.model_copy(update={"heldout_ratio": smallest})).n_heldout
-            # All cut-offs between the same two times hold out the same, and the ratio is in their middle.
-            assert smallest <= working[0] + (0.5 / (len(data) - 1) if scheme == "time_global" else 0.0)
-
-
-def test_no_ratio_works_for_single_items() -> None:
-    """The only item of a user is never held out."""
-    assert smallest_working_ratio(interactions([[0], [1]]), Split(scheme="random", heldout_ratio=0.5, seed=1)) is None
+def test_the_plan_that_judges_most_keeps_the_seed_and_the_test_share() -> None:
+    """By time it is `leave_one_out`. Every user may be judged."""
+    data = interactions([[0, 1, 2], [3], [4, 5], [1, 0, 2]])
+    most = judging_most(data, Split(scheme="random", test_user_ratio=0.5, test=0.3, seed=7))
+    assert most == Split(scheme="random", heldout_ratio=0.5, test=0.3, seed=7)
+    assert judging_most(data, Split(scheme="time_user", seed=7)) == Split(scheme="leave_one_out", seed=7)
+    assert count_judged(data, Split(scheme="leave_one_out")) == 3
 
 
 def test_leave_one_out_holds_out_the_latest_of_each_user_with_two() -> None:
