@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidat
 from pydantic_core import PydanticCustomError, from_json
 
 from svc.errors import ValidationFailed
-from svc.model.ranking.query import Interaction, Shown
+from svc.model.ranking.query import EventOfItem, Interaction, Shown
 from svc.names import MAX_ID_CHARACTERS
 from svc.recipe.filter_tree import Filter, FilterProblem, parse_filter
 from svc.recipe.training_schema import MAX_DIMENSIONS
@@ -163,8 +163,11 @@ def _entry(value: object, key: str, number: TypeAdapter[Any]) -> tuple[Any, ...]
     )
 
 
-def _interaction(value: object) -> Interaction:
-    return Interaction(*_entry(value, "weight", _weight))
+def _interaction(value: object) -> Interaction | EventOfItem:
+    if not isinstance(value, dict) or "event" not in value:
+        return Interaction(*_entry(value, "weight", _weight))
+    others = {key: own for key, own in value.items() if key != "event"}
+    return EventOfItem(*Interaction(*_entry(others, "weight", _weight)), _id.validate_python(value["event"]))
 
 
 def _dislike(value: object) -> Interaction:
@@ -184,18 +187,22 @@ _Times = Annotated[int, Field(ge=1, le=MAX_TIMES), BeforeValidator(whole)]
 _times: TypeAdapter[int] = TypeAdapter(_Times, config=ConfigDict(strict=True))
 
 
-def _entry_schema(key: str, number: TypeAdapter[Any]) -> WithJsonSchema:
-    """Return the JSON Schema of a list's element: an id, or an object with an id and a number that is 1 by default."""
+def _entry_schema(key: str, number: TypeAdapter[Any], **more: object) -> WithJsonSchema:
+    """Return the JSON Schema of a list's element: an id, or an object with an id and a number that is 1 by default.
+
+    `more` are the schemas of further keys.
+    """
     described = {
         "type": "object",
         "required": ["item_id"],
-        "properties": {"item_id": _SHORT_TEXT, key: {**number.json_schema(), "description": "Default: 1."}},
+        "properties": {"item_id": _SHORT_TEXT, key: {**number.json_schema(), "description": "Default: 1."}, **more},
         "additionalProperties": False,
     }
     return WithJsonSchema({"anyOf": [_SHORT_TEXT, described]})
 
 
-HistoryItem = Annotated[Any, PlainValidator(_interaction), _entry_schema("weight", _weight)]
+_EVENT = {**_SHORT_TEXT, "description": "An event of the training data. It multiplies the weight by its own."}
+HistoryItem = Annotated[Any, PlainValidator(_interaction), _entry_schema("weight", _weight, event=_EVENT)]
 Dislike = Annotated[Any, PlainValidator(_dislike), _entry_schema("weight", _dislike_weight)]
 ShownItem = Annotated[Any, PlainValidator(_shown), _entry_schema("times", _times)]
 Tree = Annotated[

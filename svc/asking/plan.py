@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from svc.asking.fields import MAX_LIMIT, Part, invalid
 from svc.asking.filtering import items_at
+from svc.asking.history import by_event, not_seen
 from svc.asking.offer import Offer
 from svc.asking.requests import (
     AnyQuestion,
@@ -98,10 +99,11 @@ def _recommend(request: RecommendRequest, offer: Offer) -> Prepared:
     falls_back = offer.policy.popular_fallback if request.fallback is None else request.fallback == "popular"
     _require_meaning(request, falls_back=falls_back)
     model, names, new = offer.model, offer.names, offer.new_items
-    history, dislikes = request.history or (), request.dislikes or ()
+    dislikes = request.dislikes or ()
     include_seen = model.repeats if request.include_seen is None else request.include_seen
     user = -1 if request.user_id is None else model.user_ids.index(request.user_id)
     hidden, hidden_new = model.hidden_from(user, request.user_id, brings_back=request.include_seen is True)
+    history, seen = by_event(request.history or (), model.events)
     chosen, against = names.history(history), names.dislikes(dislikes)
     exclude_items = [*request.exclude_items, *(dislike.item_id for dislike in dislikes)]
     allowed, rules, pins = _restrictions(request, offer)
@@ -123,8 +125,8 @@ def _recommend(request: RecommendRequest, offer: Offer) -> Prepared:
     )
     query = query._replace(reordered=model.ranker is not None, seed_features=tuple(described.values()))
     if new is not None:
-        seen = () if include_seen else [item.item_id for item in history]
-        query = _with_candidates(query, offer, allowed, request.include_items, [*exclude_items, *seen, *hidden_new])
+        left_out = () if include_seen else seen
+        query = _with_candidates(query, offer, allowed, request.include_items, [*exclude_items, *left_out, *hidden_new])
     query = _without(query, hidden)
     profile: Profile
     # If a history that replaces has no known item, the user keeps the training history.
@@ -133,6 +135,9 @@ def _recommend(request: RecommendRequest, offer: Offer) -> Prepared:
         unused = tuple(request.user_features or ()) if model.encoder("user") is None else ()
     else:
         query, profile, unused = _of_stranger(request, query, model, against, falls_back=falls_back)
+    differs = len(seen) < len(history) or (query.of_trained_user and model.history.is_seen is not None)
+    if differs and not include_seen:
+        query = query._replace(not_seen=not_seen(query, model.history, user, names.of_model(seen)))
     prepared = _finish(query, offer, ignored, pins, unused=unused, profile=profile)
     return prepared if request.shows_profile or prepared.query.popular else prepared._replace(profile=None)
 

@@ -94,6 +94,8 @@ class History(Stored):
     Histories are ordered if `recency` is above 0, which weighs the items by their age, and with `keeps_order`, which
     weighs all items alike.
 
+    `is_seen`, (nnz,) bool, marks the items that are left out of the user's answers. None: all items are.
+
     With `recency_beside`, the cold-start part of the model weighs the items by a recency of its own.
     """
 
@@ -107,6 +109,7 @@ class History(Stored):
     keeps_order: bool = False
     recency_beside: bool = False
     ties: NDArray[np.bool_] | None = None
+    is_seen: NDArray[np.bool_] | None = None
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -119,6 +122,18 @@ class History(Stored):
     def items(self, user: int) -> NDArray[np.int32]:
         """Return the item columns of a user, (h,), as a view."""
         return self.columns[self.offsets[user] : self.offsets[user + 1]]
+
+    def seen_items(self, user: int) -> NDArray[np.int32]:
+        """Return the columns among `items(user)` that are left out of the user's answers."""
+        if self.is_seen is None:
+            return self.items(user)
+        return self.items(user)[self.is_seen[self.offsets[user] : self.offsets[user + 1]]]
+
+    def of_seen(self) -> History:
+        """Return the histories with only the items that are left out of answers, without weights."""
+        if self.is_seen is None:
+            return self
+        return History(np.append(0, self.is_seen.cumsum())[self.offsets], self.columns[self.is_seen])
 
     def values(self, user: int) -> NDArray[np.float32] | None:
         """Return the values of the interactions with `items(user)`, (h,), as a view. None: all are 1."""

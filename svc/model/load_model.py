@@ -156,6 +156,7 @@ def _make_ready(model: Model, header: Mapping[str, Any]) -> None:
     try:
         check_features(model, header)
         check_sizes(model)
+        model.describe_events(header.get("events") or ())
         model.ready()
     except (ArtifactError, MemoryError):
         raise
@@ -182,6 +183,8 @@ def check_sizes(model: Model) -> None:
     if (n_users, n_items) != (len(history), scorer.n_items):
         parts = f"{len(history)} histories and {scorer.n_items} scored items"
         raise PayloadInvalid(f"payload: {n_users} users and {n_items} items do not match {parts}")
+    if history.is_seen is not None and len(history.is_seen) != len(history.columns):
+        raise PayloadInvalid(f"payload: {len(history.columns)} items of histories do not match {len(history.is_seen)}")
     if history.recency_beside and cold is None:
         raise PayloadInvalid("payload: the order of the histories does not match the recency of the second part")
     part = scorer.popularity if isinstance(scorer, BlendScorer) else None

@@ -26,6 +26,7 @@ from svc.model.ranker.page_ranker import REORDERED, PageRanker
 from svc.model.ranking.new_items import Descriptions, NewItems
 from svc.model.ranking.query import (
     NO_ITEMS,
+    EventKind,
     Query,
     Ranking,
 )
@@ -87,6 +88,7 @@ class Model(Stored):
     """Reorders the best items that `scorer` ranks for a user. Stored if the model has a ranker."""
     user_moments: NDArray[np.float64] | None = field(init=False, default=None)
     """Mean and deviation of each user's scores of all items, (2, n_users). Set by `measure_users`."""
+    _events: tuple[EventKind, ...] = field(init=False, default=())
     _users: UserRanker | None = field(init=False, default=None)
 
     @property
@@ -96,6 +98,15 @@ class Model(Stored):
     @property
     def n_items(self) -> int:
         return len(self.item_ids)
+
+    @property
+    def events(self) -> tuple[EventKind, ...]:
+        """Return the events of the training data that have a weight. They are known if `describe_events` was called."""
+        return self._events
+
+    def describe_events(self, described: Sequence[Mapping[str, Any]]) -> None:
+        """Set `events` to those of an artifact's header."""
+        self._events = tuple(EventKind(**{name: row[name] for name in EventKind._fields}) for row in described)
 
     @property
     def finder(self) -> IdFinder:

@@ -81,7 +81,9 @@ class UserRanker:
         wanted[audience.exclude] = False
         if audience.column >= 0:
             if not query.include_seen:
-                wanted[self._owners.rows(audience.column, self._history.offsets)[0]] = False
+                rows, entries = self._owners.rows(audience.column, self._history.offsets)
+                is_seen = self._history.is_seen
+                wanted[rows if is_seen is None else rows[is_seen[entries]]] = False
             if self._hidden is not None:
                 wanted[owners(self._hidden, audience.column, 1.0 if audience.brings_back else 0.0)] = False
         return wanted

@@ -18,7 +18,7 @@ from svc.errors import RecipeError, RecipeSecurityError, RecipeUnreadable
 from svc.local_paths import absolute
 from svc.recipe import fingerprint, paths, problems, variables
 from svc.recipe.algorithms import canonical_name
-from svc.recipe.schema import Recipe
+from svc.recipe.schema import DEDUP_OF_EVENTS, Recipe
 from svc.recipe.source_options import BUILT_IN_OPTIONS, Located, SourceSpec
 from svc.recipe.training_schema import Features, default_algorithms, with_default_split
 from svc.recipe.yaml_reader import MAX_BYTES, parse_yaml
@@ -162,7 +162,10 @@ class _Loading:
             if not self.for_serving or where.split(".")[0] in _SERVED:
                 self._check_source(spec, where, problems.value_at(tree, tuple(where.split("."))))
         self._check_output(recipe)
-        canonical = fingerprint.strip_defaults(recipe, tree, {("training", "algorithms"): default_algorithms(tree)})
+        defaults: dict[tuple[str, ...], Any] = {("training", "algorithms"): default_algorithms(tree)}
+        if recipe.cleansing.event_weights is not None:
+            defaults["cleansing", "dedup"] = DEDUP_OF_EVENTS
+        canonical = fingerprint.strip_defaults(recipe, tree, defaults)
         return LoadedRecipe(
             recipe=recipe,
             path=self.path,

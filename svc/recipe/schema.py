@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -23,7 +24,7 @@ from svc.recipe.algorithms import (
 )
 from svc.recipe.filter_tree import either, parse_row_filter
 from svc.recipe.serving_schema import ItemMetadata, Serving
-from svc.recipe.source_options import Block, Located, Name, Number, Positive, SourceSpec, bare_off
+from svc.recipe.source_options import Block, Located, Name, Number, Positive, SourceSpec, bare_off, each_once
 from svc.recipe.training_schema import (
     Age,
     Features,
@@ -117,6 +118,10 @@ class MaxChange(Block):
     n_items: Annotated[Number, Field(gt=0)] | None = None
 
 
+Dedup = Literal["sum", "max", "count", "keep_last", "keep_first", "none"]
+DEDUP_OF_EVENTS: Final = "max"
+
+
 class Cleansing(Block):
     where: Where | None = Field(
         default=None, description="A filter, as in requests, over columns of the table. Other rows are dropped."
@@ -132,10 +137,14 @@ class Cleansing(Block):
         description="Weight by event; `exclude`: no interaction, and that user never sees the item. Rows of other "
         "events are dropped.",
     )
-    dedup: Literal["sum", "max", "count", "keep_last", "keep_first", "none"] = Field(
+    seen: Annotated[tuple[str, ...], AfterValidator(each_once)] | None = Field(
+        default=None,
+        description="Events whose items are left out of the user's answers. Default: all with a weight.",
+    )
+    dedup: Dedup = Field(
         default="keep_last",
         description="The result for several interactions of one user and item: one with the sum, the largest or the "
-        "number of their weights, the last or the first of them, or all of them.",
+        "number of their weights, the last or the first of them, or all of them. Default with events: max.",
     )
     min_rows: Positive | None = None
     min_users: Positive | None = None
@@ -148,6 +157,17 @@ class Cleansing(Block):
     def _filters_agree(self) -> Self:
         either(self.hide, self.where)
         return self
+
+    @property
+    def event_values(self) -> dict[str, float]:
+        """Return the weight of each event that has one."""
+        weights = self.event_weights or {}
+        return {event: float(weight) for event, weight in weights.items() if weight != "exclude"}
+
+    @property
+    def dedup_in_effect(self) -> Dedup:
+        """Return the rule for repeated rows. Of events, the one with the largest weight counts by default."""
+        return self.dedup if self.event_weights is None or "dedup" in self.model_fields_set else DEDUP_OF_EVENTS
 
 
 class Output(Located):
@@ -177,10 +197,6 @@ def _baseline(name: object) -> object:
     """Return `TopPop` for any spelling that `training.algorithms` accepts, and other names unchanged."""
     short = name.strip().lower().removesuffix("recommender") if isinstance(name, str) else name
     return BASELINE if short == BASELINE.lower() else name
-
-
-def _each_once(names: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(names))
 
 
 HighestChange = Annotated[Number, Field(ge=0)]
@@ -223,7 +239,7 @@ class Promotion(Block):
     mode: Annotated[Literal["off", "report", "enforce"], BeforeValidator(bare_off)] = Field(
         default="off", description="report: decide and say so; enforce: a refused model does not go live, exit code 9."
     )
-    against: Annotated[tuple[Opponent, ...], Field(min_length=1), AfterValidator(_each_once)] = (INCUMBENT, BASELINE)
+    against: Annotated[tuple[Opponent, ...], Field(min_length=1), AfterValidator(each_once)] = (INCUMBENT, BASELINE)
     min_relative_change: LowestChange = Field(
         default=-0.01, description="Of the training metric; the lower end of each interval must reach it."
     )
@@ -283,9 +299,41 @@ class Recipe(Block):
             if self.schema_.event_column is None:
                 raise ValueError("cleansing.event_weights needs schema.event_column, the column whose values it weighs")
             raise ValueError("schema.event_column needs cleansing.event_weights, the weight of each of its values")
+        for field, names in (("cleansing.seen", self.cleansing.seen), ("training.target", self.training.target)):
+            if names is not None:
+                self._check_events(field, names)
+        if self.cleansing.seen is not None and self.training.repeats:
+            raise ValueError("cleansing.seen has no effect beside training.repeats: true, which shows all seen items")
         if self.training.weighted_metric and not self.schema_.is_weighted:
             raise ValueError("training.weighted_metric needs schema.weight_column or schema.event_column")
         return self
+
+    def _check_events(self, field: str, names: tuple[str, ...]) -> None:
+        """Raise ValueError if one of `names` is no event with a weight."""
+        if self.schema_.event_column is None:
+            raise ValueError(f"{field} needs schema.event_column, the column with the events that it names")
+        events = self.cleansing.event_values
+        for name in names:
+            if name not in events:
+                near = difflib.get_close_matches(name, events, n=1)
+                hint = f"did you mean {near[0]!r}? " if near else ""
+                raise ValueError(
+                    f"{field} names {name!r}, which has no weight in cleansing.event_weights; {hint}"
+                    f"It has weights for {', '.join(events) or 'no event'}"
+                )
+
+    @property
+    def seen(self) -> frozenset[str] | None:
+        """Return the events whose items are left out of the user's answers, or None for all with a weight."""
+        return self._some_events(self.cleansing.seen)
+
+    @property
+    def target(self) -> frozenset[str] | None:
+        """Return the events that are held out and judged, or None for all with a weight."""
+        return self._some_events(self.training.target)
+
+    def _some_events(self, names: tuple[str, ...] | None) -> frozenset[str] | None:
+        return None if names is None or set(names) == set(self.cleansing.event_values) else frozenset(names)
 
     @model_validator(mode="after")
     def _recency_needs_order(self) -> Self:

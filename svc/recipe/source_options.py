@@ -52,6 +52,10 @@ def unique_names(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
+def each_once(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))
+
+
 def unique_by_name(columns: tuple[Any, ...]) -> tuple[Any, ...]:
     unique_names(tuple(column.name for column in columns))
     return columns

@@ -30,6 +30,7 @@ from svc.recipe.source_options import (
     SourceSpec,
     Whole,
     bare_off,
+    each_once,
     unique_by_name,
     unique_names,
 )
@@ -235,6 +236,9 @@ class Training(Block):
         default=False,
         description="Users may choose an item again, so seen items are held out and recommended too.",
     )
+    target: Annotated[tuple[str, ...], Field(min_length=1), AfterValidator(each_once)] | None = Field(
+        default=None, description="Events that are held out and judged. Default: all with a weight."
+    )
     ranker: Ranker = Field(
         default="off",
         description="search: learn the order of the first page from all features of items. It is used only if it is "
@@ -269,7 +273,7 @@ class Training(Block):
     @field_validator("algorithms")
     @classmethod
     def _each_once(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        listed = tuple(dict.fromkeys(names))
+        listed = each_once(names)
         parts = (*BLENDED, TOP_POP)
         if BLEND in listed and len(set(listed) & set(parts)) < 2:
             raise ValueError(f"lists {BLEND}, which needs two or more of {', '.join(parts)} beside it")

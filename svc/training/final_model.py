@@ -97,7 +97,7 @@ def train_final(task: Task, result: SearchResult, learned: Learned | None = None
             bytes=parts[-1]["bytes"],
         )
     hidden, unknown, others = interactions.hidden_matrix(), interactions.hidden_unknown, interactions.hidden_of_others
-    new_ids = [] if unknown is None else unknown.item_ids
+    new_ids, seen = [] if unknown is None else unknown.item_ids, interactions.seen_matrix()
     n_new = len(new_ids)
     model = assemble(
         scorer,
@@ -117,6 +117,7 @@ def train_final(task: Task, result: SearchResult, learned: Learned | None = None
         repeats=task.loaded.recipe.training.repeats,
         popularity=None if interactions.popularity is None else interactions.popularity[columns],
         ranker=None if learned is None else _ranker(task, learned, matrix, columns),
+        seen=None if seen is None else reorder_items(seen, columns),
     )
     if task.loaded.recipe.serving.users:
         model.measure_users()

@@ -12,6 +12,15 @@ from svc.recipe.schema import Promotion
 from tests.recipe.loading import BASE, load, refusal
 
 SCHEMA = BASE["schema"]
+WEIGHTS = {"view": 1, "cart": 3, "buy": 10, "no": "exclude"}
+
+
+def of_events(seen: list[str] | None = None, **training: Any) -> dict[str, Any]:
+    """Return the blocks of a recipe with events."""
+    cleansing = {"event_weights": WEIGHTS} | ({} if seen is None else {"seen": seen})
+    return {"schema": {**SCHEMA, "event_column": "e"}, "cleansing": cleansing, "training": training}
+
+
 RANDOM = {"split": {"scheme": "random"}}
 PROBLEMS: list[tuple[dict[str, Any], str]] = [
     ({"schema": {**SCHEMA, "weight_column": "user_id"}}, "weight_column names an id column"),
@@ -21,6 +30,16 @@ PROBLEMS: list[tuple[dict[str, Any], str]] = [
     ({"cleansing": {"event_weights": {"view": 0}}}, "cleansing.event_weights.view"),
     ({"cleansing": {"event_weights": {"view": "drop"}}}, "cleansing.event_weights.view"),
     ({"cleansing": {"dedup": "mean"}}, "cleansing.dedup"),
+    ({"cleansing": {"seen": ["buy"]}}, "cleansing.seen needs schema.event_column"),
+    ({"training": {"target": ["buy"]}}, "training.target needs schema.event_column"),
+    (
+        of_events(seen=["byu"]),
+        "cleansing.seen names 'byu', which has no weight in cleansing.event_weights; did you mean",
+    ),
+    (of_events(seen=["no"]), "cleansing.seen names 'no', which has no weight"),
+    (of_events(target=["Buy"]), "training.target names 'Buy', which has no weight in cleansing.event_weights; did you"),
+    (of_events(target=[]), "training.target: must have at least one entry"),
+    (of_events(seen=["buy"], repeats=True), "cleansing.seen has no effect beside training.repeats: true"),
     ({"training": {"weighted_metric": True}}, "training.weighted_metric needs"),
     ({"training": {"time_decay": {"half_life": "0d"}}}, "half-life of 0"),
     ({"training": {"time_decay": {"half_life": ["7d", "7d"]}}}, "names '7d' twice"),
@@ -252,3 +271,39 @@ def test_enforce_needs_versions(tmp_path: Path) -> None:
     assert "always_overwrite would put a refused model over the live one" in message
     assert load(tmp_path, {"promotion": {"mode": "report"}}).recipe.promotion is not None
     assert "keep needs versioning: append_sha" in refusal(tmp_path, {"output": {"path": "a.svc", "keep": 3}})
+
+
+@pytest.mark.parametrize(
+    ("more", "seen", "target"),
+    [
+        ({}, None, None),
+        ({"seen": ["buy", "view", "cart"]}, None, None),
+        ({"seen": []}, frozenset(), None),
+        ({"seen": ["buy", "buy"], "target": ["cart", "buy"]}, {"buy"}, {"cart", "buy"}),
+        ({"target": ["view", "cart", "buy"]}, None, None),
+    ],
+)
+def test_events_that_name_all_are_the_default(
+    tmp_path: Path, more: dict[str, Any], seen: set[str] | None, target: set[str] | None
+) -> None:
+    """An event of weight `exclude` is not among all, because its rows are no choices."""
+    recipe = load(tmp_path, of_events(**more)).recipe
+    assert (recipe.seen, recipe.target) == (seen, target)
+
+
+def test_the_largest_weight_counts_by_default_if_there_are_events(tmp_path: Path) -> None:
+    """A later view does not take the place of a purchase. The hash tells `keep_last` from the default."""
+    blocks = of_events()
+    plain = load(tmp_path, blocks)
+    last, largest = (
+        load(tmp_path, {**blocks, "cleansing": {**blocks["cleansing"], "dedup": dedup}})
+        for dedup in ("keep_last", "max")
+    )
+    assert [loaded.recipe.cleansing.dedup_in_effect for loaded in (plain, last, largest)] == ["max", "keep_last", "max"]
+    assert last.recipe_hash != plain.recipe_hash == largest.recipe_hash
+    assert load(tmp_path).recipe.cleansing.dedup_in_effect == "keep_last"
+
+
+def test_events_that_hide_or_are_judged_change_the_hash(tmp_path: Path) -> None:
+    blocks = [of_events(), of_events(seen=["buy"]), of_events(target=["buy"]), of_events(seen=["buy"], target=["buy"])]
+    assert len({load(tmp_path, some).recipe_hash for some in blocks}) == 4

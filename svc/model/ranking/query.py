@@ -68,6 +68,7 @@ class Query(NamedTuple):
     | `seed_weights` | values of `seeds`, (s,) float64; None: all are 1 |
     | `seeds_beside` | values and positions of `seeds`, if the cold-start part has its own recency (`at_recency`) |
     | `exclude` | item columns that must not be recommended, (e,) int32 |
+    | `not_seen` | the columns of `seeds` that may be recommended, because no event of them hides the item, (n,) int32 |
     | `include_seen` | whether the seeds and the history of `user` may be recommended |
     | `allowed` | the only items to rank |
     | `popular` | rank the most chosen items of the training data, the same for every user |
@@ -106,6 +107,12 @@ class Query(NamedTuple):
     dislike_weights: NDArray[np.float64] | None = None
     reordered: bool = False
     summed: int = 0
+    not_seen: NDArray[np.int32] = NO_ITEMS
+
+    @property
+    def seen_seeds(self) -> NDArray[np.int32]:
+        """Return the columns of `seeds` that are left out of the answer, unless seen items are included."""
+        return self.seeds[~np.isin(self.seeds, self.not_seen)] if len(self.not_seen) else self.seeds
 
     @property
     def is_described(self) -> bool:
@@ -157,6 +164,23 @@ class Interaction(NamedTuple):
 
     item_id: str
     weight: float = 1.0
+
+
+class EventOfItem(NamedTuple):
+    """An item that a request names as chosen by an event, whose weight is multiplied by `weight`."""
+
+    item_id: str
+    weight: float
+    event: str
+
+
+class EventKind(NamedTuple):
+    """An event of the training data: its weight, and whether it hides its item from the user and was judged."""
+
+    event: str
+    weight: float
+    seen: bool
+    target: bool
 
 
 class Shown(NamedTuple):

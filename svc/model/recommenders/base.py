@@ -80,10 +80,10 @@ def excluded_columns(query: Query, history: History) -> NDArray[np.int32]:
     """Return the item columns that must not be recommended. Some may be repeated."""
     excluded = query.exclude
     if not query.include_seen:
-        if len(query.seeds):
-            excluded = np.concatenate([excluded, query.seeds])
+        if len(query.seen_seeds):
+            excluded = np.concatenate([excluded, query.seen_seeds])
         if query.user >= 0:
-            seen = history.items(query.user)
+            seen = history.seen_items(query.user)
             excluded = np.concatenate([excluded, seen]) if len(excluded) else seen
     return excluded
 

@@ -75,11 +75,13 @@ def _repeats(interactions: Interactions, recipe: Recipe) -> Iterator[Doubt]:
     n_repeats = interactions.dropped.get("duplicates", 0)
     share = n_repeats / max(n_repeats + len(interactions), 1)
     if not decided and share >= MANY_REPEATS:
+        # A count would lose the weights of events.
+        weighs, kept = ("sum", "max") if recipe.schema_.event_column is not None else ("count", "keep_last")
         yield Doubt(
             "rows_repeat",
             "training.repeats",
             f"{share:.0%} of the rows repeat an earlier choice of their user and count once: `training.repeats: true` "
-            "recommends chosen items again, `cleansing.dedup: count` weighs them, `dedup: keep_last` keeps it so",
+            f"recommends chosen items again, `cleansing.dedup: {weighs}` weighs them, `dedup: {kept}` keeps it so",
         )
 
 

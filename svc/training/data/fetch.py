@@ -84,6 +84,8 @@ def load(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str],
         started_ns=started_ns,
         repeats=recipe.training.repeats,
         popular=recipe.serving.popular,
+        seen=recipe.seen,
+        target=recipe.target,
     )
     for code, field, message in doubts(rows.frame, interactions, recipe):
         logs.emit(events.RECIPE_WARNING, code=code, field=field, message=message)

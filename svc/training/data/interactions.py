@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
@@ -42,6 +42,7 @@ LIKE_SEEN: Final = np.float32(0.5)
 """Value in the matrix of hidden pairs for an item that a request with `include_seen` may show, like a seen item."""
 _FIRST_ROWS: Final = 1000
 Times = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 
 
 class HiddenRows(NamedTuple):
@@ -133,6 +134,10 @@ class Interactions:
     - `deferred_dedup` is the rule by which several rows of one user and item are joined after the split. It is "none"
       if nothing is left to join.
     - `popularity`, (items,), is the recent popularity of each item, or None if choices of any age count alike.
+    - `seen`, (n,), is True for a row that hides its item from its user. None: all rows do.
+    - `target`, (n,), is True for a row that may be held out. None: all rows may. With `seen` or `target`, rows of one
+      user and item are joined after the split, because it divides them.
+    - `events` has the number of rows of each event, after `cleansing.where`.
     """
 
     users: Codes
@@ -151,6 +156,9 @@ class Interactions:
     popularity: NDArray[np.float64] | None = None
     hidden_unknown: HiddenUnknown | None = None
     hidden_of_others: HiddenOfOthers | None = None
+    seen: Flags | None = None
+    target: Flags | None = None
+    events: Mapping[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.users)
@@ -170,6 +178,11 @@ class Interactions:
         return sum(self.dropped.get(reason, 0) for reason in self.reasons)
 
     @property
+    def divides_rows(self) -> bool:
+        """Return whether a split divides the rows of one user and item, because their events differ in meaning."""
+        return self.seen is not None or self.target is not None
+
+    @property
     def has_weights(self) -> bool:
         """Return whether pairs have weights, from a weight column, from events, or from joined rows."""
         return self.weights is not None or self.deferred_dedup in {"sum", "count"}
@@ -185,18 +198,20 @@ class Interactions:
             items=self.items[rows],
             times=None if self.times is None else self.times[rows],
             weights=None if self.weights is None else self.weights[rows],
+            seen=None if self.seen is None else self.seen[rows],
+            target=None if self.target is None else self.target[rows],
         )
 
     def collapse(self) -> Interactions:
         """Return these interactions with one row for each pair of a user and an item, joined by `deferred_dedup`.
 
-        Raise WeightOutOfRange if a sum of weights is infinite.
+        The joined rows have neither `seen` nor `target`. Raise WeightOutOfRange if a sum of weights is infinite.
         """
         if self.deferred_dedup == "none":
             return self
         rated = None if self.weights is None else self.weights.astype(np.float64)
         rows, weights = _in_table_order(*distinct_pairs(self.users, self.items, self.times, rated, self.deferred_dedup))
-        pairs = replace(self.of_rows(rows), deferred_dedup="none")
+        pairs = replace(self.of_rows(rows), deferred_dedup="none", seen=None, target=None)
         if weights is not None:
             summed = in_single_precision(
                 weights, lambda row: _pair(row, pairs.users, self.user_ids, pairs.items, self.item_ids)
@@ -219,6 +234,14 @@ class Interactions:
     def hidden_matrix(self) -> sparse.csr_matrix | None:
         """Return the matrix of hidden pairs, (users, items), or None if no pair is hidden."""
         return None if self.hidden is None else self.hidden.matrix(len(self.user_ids), len(self.item_ids))
+
+    def seen_matrix(self) -> sparse.csr_matrix | None:
+        """Return a matrix, (users, items), with 1 at the pairs that hide the item from the user, or None if all do."""
+        if self.seen is None:
+            return None
+        rows, _ = distinct_pairs(self.users[self.seen], self.items[self.seen], None)
+        rows = np.flatnonzero(self.seen)[rows]
+        return self._sparse(np.ones(len(rows), np.float32), self.users[rows], self.items[rows])
 
     def latest(self) -> sparse.csr_matrix:
         """Return the latest time of each entry of `matrix`, (users, items) int64, in nanoseconds from `reference`.
@@ -252,6 +275,8 @@ def from_rows(
     started_ns: int = NO_START,
     repeats: bool = False,
     popular: Popular | None = None,
+    seen: Collection[str] | None = None,
+    target: Collection[str] | None = None,
 ) -> Interactions:
     """Return the clean interactions of `rows`. `check_thresholds` in fetch.py checks their number afterwards.
 
@@ -259,6 +284,7 @@ def from_rows(
     - `started_ns` is the start of the training, in nanoseconds since 1970.
     - `repeats` keeps duplicates until the rows have been split.
     - `popular` is the rule for the recent popularity of items. It requires `with_times`.
+    - `seen` and `target` are the events that hide their items and that may be held out. None: all with a weight.
 
     Raise TimeUnitRequired for numeric times without a unit, TimeMixture for a text column of times with numbers and
     dates, and WeightOutOfRange for a weight that does not fit into float32. Raise TrainingError for
@@ -299,12 +325,16 @@ def from_rows(
     future = None if times is None else _future_rows(rows, schema, keep & (times > started_ns), started_ns)
     times = None if times is None else times[keep]
     weights = None if rated is None else rated.values[keep]
-    recent = None
-    if popular is not None:
-        assert times is not None, "times are read where popularity depends on them"
-        recent = recent_choices(users, items, times, len(item_names), popular, started_ns=started_ns)
-    if cleansing.dedup != "none" and not repeats:
-        kept, weights = _in_table_order(*distinct_pairs(users, items, times, weights, cleansing.dedup))
+    seen_rows, target_rows = (None if rated is None else rated.is_among(chosen, keep) for chosen in (seen, target))
+    deferred = repeats or seen_rows is not None or target_rows is not None
+    recent = (
+        None
+        if popular is None or times is None
+        else recent_choices(users, items, times, len(item_names), popular, started_ns=started_ns)
+    )
+    dedup = cleansing.dedup_in_effect
+    if dedup != "none" and not deferred:
+        kept, weights = _in_table_order(*distinct_pairs(users, items, times, weights, dedup))
         dropped["duplicates"] = len(users) - len(kept)
         users, items = users[kept], items[kept]
         times = None if times is None else times[kept]
@@ -328,10 +358,13 @@ def from_rows(
         None if times is None else reference_time(times, started_ns),
         future,
         {name: count for name, count in counts.items() if count is not None},
-        cleansing.dedup if repeats else "none",
+        dedup if deferred else "none",
         None if recent is None else recent[item_codes],
         unknown,
         of_others,
+        seen_rows,
+        target_rows,
+        {} if rated is None else rated.counts(),
     )
 
 

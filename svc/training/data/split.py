@@ -12,6 +12,15 @@ time_global  the items after one cut-off for the whole table, the 1−r quantile
 leave_one_out  the latest item of each validation user who has two or more. r is ignored. Without a time column, the
              latest item is the one in the last row of the table
 
+If only some events are targets, or only some hide their items, n_u counts the items of the user's target rows, and
+"latest" means the latest target row of an item. Then whole rows are known or not, so that a user may be judged by an
+item that the history has in another event:
+
+random       no row of a held-out pair is known
+time_user    the rows of every event before the first held-out row of their user are known
+time_global  the rows of every event up to the cut-off are known. It is the 1−r quantile of the times of target items
+leave_one_out  as time_user. The latest item of each validation user who has a row before it is held out
+
 With a test share t, floor(v·t) of the v users with held-out items become test users, but at least 1 and at most v − 1.
 No trial is scored on them.
 """
@@ -29,6 +38,7 @@ from scipy import sparse
 from svc.recipe.training_schema import Split
 from svc.training.data.interactions import HiddenRows, Interactions
 from svc.training.data.stable_sort import stable_order
+from svc.training.data.times import reference_time
 from svc.training.data.weights import by_pair, distinct_pairs, in_single_precision
 
 Flags = NDArray[np.bool_]
@@ -52,6 +62,7 @@ class SplitMatrices:
       must not know of anything later.
     - `hidden`, in the shape of `train`, has the items hidden from each user, if they were known before the held-out
       rows. No hidden pair is held out. It is None if there are no such items.
+    - `seen`, in the shape of `train`, has the pairs of `train` that hide their item from their user. None: all do.
     """
 
     train: sparse.csr_matrix
@@ -63,6 +74,7 @@ class SplitMatrices:
     test: sparse.csr_matrix | None = None
     times: sparse.csr_matrix | None = None
     hidden: sparse.csr_matrix | None = None
+    seen: sparse.csr_matrix | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,15 +104,22 @@ def split(interactions: Interactions, plan: Split, *, keep_times: bool = False, 
     users are recommended seen items again. Rows are then split instead of distinct items. Raise WeightOutOfRange if the
     weights of one user and item add up to infinity in float32.
     """
-    pairs = _pairs(interactions, repeats=repeats)
+    pairs = _units(interactions, repeats=repeats)
     n_users = len(interactions.user_ids)
     chosen = _validation_users(n_users, plan)
     held, unused, hidden = _divide(interactions, pairs, chosen, plan)
     interactions = replace(interactions, hidden=hidden)
-    trained, heldout = (
-        _join_duplicates(interactions, part) if repeats else part
-        for part in (pairs.where(~(held | unused)), pairs.where(held))
-    )
+    if interactions.divides_rows:
+        before = _rows_before(interactions, pairs, held | unused, plan)
+        is_held = _of_pairs(interactions, pairs.where(held)) & ~before
+        if interactions.target is not None:
+            is_held &= interactions.target
+        trained, heldout = (_joined(interactions.of_rows(np.flatnonzero(rows))) for rows in (before, is_held))
+        interactions = _at_reference(interactions, before | is_held).of_rows(np.flatnonzero(before))
+    else:
+        trained, heldout = pairs.where(~(held | unused)), pairs.where(held)
+        if repeats:
+            trained, heldout = (_joined(interactions.of_rows(np.sort(part.source_rows))) for part in (trained, heldout))
     result = _assemble(interactions, trained, heldout)
     if keep_times:
         assert trained.times is not None, "whoever asks for times has had them read"
@@ -114,7 +133,7 @@ def _divide(
     interactions: Interactions, pairs: _Pairs, chosen: Flags, plan: Split
 ) -> tuple[Flags, Flags, HiddenRows | None]:
     """Return the two masks of `_hold_out` without the hidden pairs among those held out, and the known hidden rows."""
-    held, unused = _hold_out(pairs, chosen, plan)
+    held, unused = _hold_out(interactions, pairs, chosen, plan)
     hidden = _known_hidden(interactions.hidden, pairs, held, plan)
     if hidden is not None:
         hidden_keys = _keys(hidden.users, hidden.items, interactions)
@@ -142,9 +161,47 @@ def _known_hidden(hidden: HiddenRows | None, pairs: _Pairs, held: Flags, plan: S
     return hidden.of_rows(hidden.times < first_held[hidden.users])
 
 
-def _join_duplicates(interactions: Interactions, rows: _Pairs) -> _Pairs:
+def _joined(rows: Interactions) -> _Pairs:
     """Return the distinct pairs of `rows`, each at its latest time, with duplicates joined by `cleansing.dedup`."""
-    return _pairs(interactions.of_rows(np.sort(rows.source_rows)).collapse(), repeats=False)
+    return _pairs(rows.collapse(), repeats=False)
+
+
+def _rows_before(interactions: Interactions, pairs: _Pairs, out: Flags, plan: Split) -> Flags:
+    """Return whether the models and histories of a search may know each row of `interactions`, (n,).
+
+    `out` is True for the `pairs` that are not trained on.
+    """
+    if plan.scheme == "random":
+        return ~_of_pairs(interactions, pairs.where(out))
+    if plan.scheme == "time_global":
+        return _times(interactions) <= _cutoff(_times(pairs), plan.heldout_ratio)
+    places = _places(interactions)
+    first = np.full(len(interactions.user_ids), len(places))
+    np.minimum.at(first, pairs.users[out], places[pairs.source_rows[out]])
+    before: Flags = places < first[interactions.users]
+    return before
+
+
+def _at_reference(interactions: Interactions, rows: Flags) -> Interactions:
+    """Return `interactions` with the reference time of `rows`, so that no other row changes the age of a choice."""
+    if interactions.times is None:
+        return interactions
+    start = np.iinfo(np.int64).max if interactions.future is None else interactions.future.start
+    return replace(interactions, reference=reference_time(interactions.times[rows], start))
+
+
+def _of_pairs(interactions: Interactions, pairs: _Pairs) -> Flags:
+    """Return whether each row of `interactions` is of one of `pairs`, (n,)."""
+    keys = _keys(pairs.users, pairs.items, interactions)
+    return np.isin(_keys(interactions.users, interactions.items, interactions), keys)
+
+
+def _places(interactions: Interactions) -> NDArray[np.int64]:
+    """Return the place of each row by time, (n,). Rows of equal or unread times are in the order of the table."""
+    places = np.arange(len(interactions))
+    if interactions.times is not None:
+        places[stable_order([interactions.times])] = np.arange(len(places))
+    return places
 
 
 def _keys(users: NDArray[np.int32], items: NDArray[np.int32], interactions: Interactions) -> NDArray[np.int64]:
@@ -163,7 +220,7 @@ def global_cutoff(interactions: Interactions, plan: Split, *, repeats: bool = Fa
 
     All held-out rows are later.
     """
-    times = _pairs(interactions, repeats=repeats).times
+    times = _units(interactions, repeats=repeats).times
     assert times is not None, "time schemes come with times"
     return _cutoff(times, plan.heldout_ratio)
 
@@ -201,7 +258,7 @@ def order_items(result: SplitMatrices, seed: int) -> SplitMatrices:
     order = np.random.default_rng([seed, 17]).permutation(result.train.shape[1])
     n_users = np.bincount(result.train.indices, minlength=len(order))
     order = order[np.argsort(-n_users[order], kind="stable")]
-    matrices = {name: getattr(result, name) for name in ("train", "heldout", "test", "times", "hidden")}
+    matrices = {name: getattr(result, name) for name in ("train", "heldout", "test", "times", "hidden", "seen")}
     moved = {name: matrix[:, order] for name, matrix in matrices.items() if matrix is not None}
     for matrix in moved.values():
         matrix.sort_indices()
@@ -210,7 +267,7 @@ def order_items(result: SplitMatrices, seed: int) -> SplitMatrices:
 
 def count_judged(interactions: Interactions, plan: Split, *, repeats: bool = False) -> int:
     """Return the number of users with held-out items under `plan`. They decide which model wins."""
-    pairs = _pairs(interactions, repeats=repeats)
+    pairs = _units(interactions, repeats=repeats)
     chosen = _validation_users(len(interactions.user_ids), plan)
     return len(np.unique(pairs.users[_divide(interactions, pairs, chosen, plan)[0]]))
 
@@ -227,9 +284,20 @@ def judging_most(interactions: Interactions, plan: Split, *, repeats: bool = Fal
 
 def sparing_ratio(interactions: Interactions, *, repeats: bool = False) -> float:
     """Return the smallest ratio, in thousandths, that holds out an item of each user who has two or more."""
-    sizes = np.bincount(_pairs(interactions, repeats=repeats).users)
+    sizes = np.bincount(_units(interactions, repeats=repeats).users)
     least = int(sizes.min(where=sizes > 1, initial=int(sizes.max(initial=2))))
     return min(math.ceil(1000 / max(least, 2)) / 1000, 0.999)
+
+
+def _units(interactions: Interactions, *, repeats: bool) -> _Pairs:
+    """Return what `interactions` are divided into: rows with `repeats`, else pairs. If events differ, target pairs."""
+    if not interactions.divides_rows:
+        return _pairs(interactions, repeats=repeats)
+    if interactions.target is None:
+        return _pairs(interactions, repeats=False)
+    rows = np.flatnonzero(interactions.target)
+    pairs = _pairs(interactions.of_rows(rows), repeats=False)
+    return replace(pairs, source_rows=rows[pairs.source_rows])
 
 
 def _pairs(interactions: Interactions, *, repeats: bool) -> _Pairs:
@@ -257,20 +325,20 @@ def _validation_users(n_users: int, plan: Split) -> Flags:
     return chosen
 
 
-def _hold_out(pairs: _Pairs, chosen: Flags, plan: Split) -> tuple[Flags, Flags]:
+def _hold_out(interactions: Interactions, pairs: _Pairs, chosen: Flags, plan: Split) -> tuple[Flags, Flags]:
     """Return two masks of `pairs`, (m,): held-out pairs, and pairs that are neither held out nor trained on.
 
     `chosen`, (users,), is True for validation users.
     """
     if plan.scheme == "time_global":
-        return _after_cutoff(pairs, chosen, plan.heldout_ratio)
+        return _after_cutoff(interactions, pairs, chosen, plan.heldout_ratio)
     order = [pairs.source_rows] if pairs.times is None else [pairs.times, pairs.source_rows]
     if plan.scheme == "random":
         order = [np.random.default_rng([plan.seed, 2]).permutation(len(pairs.users))]
     sizes = np.bincount(pairs.users, minlength=len(chosen))
     n_held = np.floor(sizes * plan.heldout_ratio + _SLACK).astype(np.int64)
     if plan.scheme == "leave_one_out":
-        n_held = (sizes > 1).astype(np.int64)
+        n_held = _has_earlier(interactions, pairs, sizes).astype(np.int64)
     held = np.zeros(len(pairs.users), dtype=bool)
     # The pairs are sorted by user, so the last ones of each user have the same positions before and after the sort.
     is_last = np.arange(len(held)) >= (np.cumsum(sizes) - n_held)[pairs.users]
@@ -278,18 +346,38 @@ def _hold_out(pairs: _Pairs, chosen: Flags, plan: Split) -> tuple[Flags, Flags]:
     return held & chosen[pairs.users], np.zeros_like(held)
 
 
+def _has_earlier(interactions: Interactions, pairs: _Pairs, sizes: NDArray[np.int64]) -> Flags:
+    """Return whether each user has a history before the latest of `pairs`. `sizes` has the number of pairs of each."""
+    if not interactions.divides_rows:
+        several: Flags = sizes > 1
+        return several
+    places = _places(interactions)
+    first, latest = np.full(len(sizes), len(places)), np.full(len(sizes), -1)
+    np.minimum.at(first, interactions.users, places)
+    np.maximum.at(latest, pairs.users, places[pairs.source_rows])
+    before: Flags = first < latest
+    return before
+
+
 def _cutoff(times: NDArray[np.int64], ratio: float) -> int:
+    if not len(times):
+        return np.iinfo(np.int64).max  # no row is of a target event
     at = math.floor((1.0 - ratio) * (len(times) - 1) + _SLACK)
     return int(np.partition(times, at)[at])
 
 
-def _after_cutoff(pairs: _Pairs, chosen: Flags, ratio: float) -> tuple[Flags, Flags]:
-    assert pairs.times is not None, "time schemes come with times"
-    late = pairs.times > _cutoff(pairs.times, ratio)
+def _after_cutoff(interactions: Interactions, pairs: _Pairs, chosen: Flags, ratio: float) -> tuple[Flags, Flags]:
+    cutoff = _cutoff(_times(pairs), ratio)
+    late, of_history = _times(pairs) > cutoff, interactions if interactions.divides_rows else pairs
     has_history = np.zeros(len(chosen), dtype=bool)
-    has_history[pairs.users[~late]] = True
+    has_history[of_history.users[_times(of_history) <= cutoff]] = True
     held = late & (chosen & has_history)[pairs.users]
     return held, late & ~held
+
+
+def _times(rows: Interactions | _Pairs) -> NDArray[np.int64]:
+    assert rows.times is not None, "time schemes come with times"
+    return rows.times
 
 
 def _assemble(interactions: Interactions, trained: _Pairs, heldout: _Pairs) -> SplitMatrices:
@@ -312,6 +400,7 @@ def _assemble(interactions: Interactions, trained: _Pairs, heldout: _Pairs) -> S
         val_offset=offset,
         n_heldout=len(heldout.users),
         hidden=None if (hidden := interactions.hidden_matrix()) is None else hidden[order],
+        seen=None if (seen := interactions.seen_matrix()) is None else seen[order],
     )
 
 

@@ -9,7 +9,7 @@ module weighs the histories of many users at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -39,11 +39,30 @@ class RowWeights:
     - `values`, (n,), are the weights, NaN if a row has no usable weight.
     - `hides`, (n,), is True if the row's event has the weight "exclude". Its item is then hidden from its user.
     - `problem` is the reason for NaN, as a key for counts of dropped rows.
+    - `codes`, (n,), is the position of each row's event in `events`, −1 if it is missing. Without events, it is None.
     """
 
     values: Weights
     hides: NDArray[np.bool_]
     problem: str
+    codes: NDArray[np.integer[Any]] | None = None
+    events: tuple[str, ...] = ()
+
+    def is_among(self, chosen: Collection[str] | None, rows: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
+        """Return whether the event of each of `rows`, a mask, is among `chosen`. None: all events are."""
+        if chosen is None or self.codes is None:
+            return None
+        # A missing event has code −1, which selects the last element.
+        flags: NDArray[np.bool_] = np.asarray([*(event in chosen for event in self.events), False])[self.codes[rows]]
+        return flags
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of rows with each event, the most frequent event first."""
+        if self.codes is None:
+            return {}
+        counts = np.bincount(self.codes + 1, minlength=1 + len(self.events))[1:]
+        joined = pd.Series(counts, index=self.events).groupby(level=0).sum().sort_values(ascending=False, kind="stable")
+        return {str(event): int(count) for event, count in joined.items() if count}
 
 
 def of_numbers(column: pd.Series) -> RowWeights:
@@ -84,7 +103,7 @@ def of_events(column: pd.Series, weights: Mapping[str, Event]) -> RowWeights:
     )
     hides = np.asarray([weight == "exclude" for weight in worth] + [False])
     codes = np.asarray(events.codes)  # a missing event has code −1, which selects the last element: NaN and False
-    return RowWeights(values[codes], hides[codes], "unlisted_events")
+    return RowWeights(values[codes], hides[codes], "unlisted_events", codes, tuple(names))
 
 
 def by_pair(users: Codes, items: Codes, times: NDArray[np.int64] | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -72,6 +72,7 @@ def to_history(
     positions: Any = None,
     recency: float = 0.0,
     beside: bool = False,
+    seen: Any = None,
 ) -> History:
     """Return the rows of `X`, (users, items), as histories for a model. Values are kept as weights, unless all are 1.
 
@@ -79,6 +80,7 @@ def to_history(
       oldest first. Otherwise they are in the order of columns, and `recency` and `beside` are ignored.
     - `recency` is the rate by which a model with these histories weighs earlier items less (see `svc.model.history`).
     - `beside` is True if the scorer for users outside the training data has another recency than the main scorer.
+    - `seen`, (users, items), has an entry for each item that is left out of the user's answers. None: all are.
     """
     matrix, ties = X.tocsr(copy=True), None
     matrix.sum_duplicates()
@@ -89,7 +91,8 @@ def to_history(
         matrix.indices, matrix.data = matrix.indices[order], matrix.data[order]
     values = matrix.data.astype(np.float32)
     stored = values if (values != 1).any() else None
-    history = History(_offsets(matrix.indptr), matrix.indices.astype(np.int32), stored)
+    is_seen = None if seen is None else has_entries(seen, matrix)
+    history = History(_offsets(matrix.indptr), matrix.indices.astype(np.int32), stored, is_seen=is_seen)
     if ties is None:
         return history
     return replace(
@@ -99,6 +102,15 @@ def to_history(
         keeps_order=recency == 0.0,
         recency_beside=beside,
     )
+
+
+def has_entries(marked: Any, matrix: Any) -> NDArray[np.bool_]:
+    """Return whether `marked` has an entry at the place of each entry of `matrix`, (nnz,). Both are CSR."""
+    n_items = matrix.shape[1]
+    keys = [
+        np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr)) * n_items + rows.indices for rows in (matrix, marked)
+    ]
+    return np.isin(*keys)
 
 
 def _offsets(indptr: Any) -> Offsets:
@@ -303,6 +315,7 @@ def assemble(
     repeats: bool = False,
     popularity: NDArray[np.float64] | None = None,
     ranker: PageRanker | None = None,
+    seen: Any = None,
 ) -> Model:
     """Return the model of a `scorer`, ready to answer and to be encoded.
 
@@ -322,6 +335,7 @@ def assemble(
     - With `repeats`, users are recommended seen items too, unless a request excludes them.
     - `popularity`, (n_items,), is the recent popularity of each item. If it is None, popularity is the number of users.
     - `ranker` reorders the best items.
+    - `seen`, (n_users, n_items), has an entry for each item that is left out of the user's answers. None: those of `X`.
     """
     reader = cold or scorer
     reads_features = reader.feature_dim("user") or reader.feature_dim("item")
@@ -332,7 +346,7 @@ def assemble(
     model = Model(
         user_ids=IdTable.from_ids(user_ids),
         item_ids=IdTable.from_ids(item_ids),
-        history=to_history(X, positions=positions, recency=recency, beside=is_beside),
+        history=to_history(X, positions=positions, recency=recency, beside=is_beside, seen=seen),
         scorer=scorer,
         features=features if reads_features else None,
         cold=cold,

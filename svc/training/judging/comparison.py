@@ -92,7 +92,7 @@ def _as_it_is(task: Task, incumbent: Incumbent, settings: Settings) -> ComparedM
     ranker = ServedRanker.of(model, task.split, trained.user_ids, trained.item_ids, task.holdout.seen)
     evaluator = heldout(task)
     truth, left_out = evaluator.heldout, sparse.csr_matrix(task.holdout.seen.shape, dtype=np.float32)
-    for rows in (None if task.holdout.repeats else model.history, model.hidden):
+    for rows in (None if task.holdout.repeats else model.history.of_seen(), model.hidden):
         if rows is not None:
             pairs = ranker.pairs(rows)
             truth = truth - truth.multiply(pairs[evaluator.offset :])

@@ -192,6 +192,7 @@ def _fold(
         positions=positions,
         recency=best.recency,
         repeats=recipe.training.repeats,
+        seen=None if holdout.seen_choices is None else holdout.seen_choices[:, kept],
     )
     embedder = FeatureEmbedder.of(model.cold or model.scorer, model.history, model.cold_recency)
     assert embedder is not None, "the trial that learned from features is part of the model"

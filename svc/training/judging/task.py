@@ -41,6 +41,7 @@ class Holdout:
     - `hidden`, (users, items), has the items that users are never shown, or is None if there are none.
     - `order` is the order of the histories, or None to ignore it.
     - `repeats` is True if users are recommended seen items again.
+    - `seen_choices`, (users, items), has the pairs of `train` that hide their item from their user. None: all do.
     """
 
     train: sparse.csr_matrix
@@ -50,6 +51,7 @@ class Holdout:
     hidden: sparse.csr_matrix | None = None
     order: HistoryOrder | None = None
     repeats: bool = False
+    seen_choices: sparse.csr_matrix | None = None
 
     @property
     def metric(self) -> str:
@@ -63,7 +65,8 @@ class Holdout:
         """
         if self.repeats:
             return sparse.csr_matrix(self.train.shape, dtype=np.float32) if self.hidden is None else self.hidden
-        return self.train if self.hidden is None else (self.train + self.hidden).tocsr()
+        seen = self.train if self.seen_choices is None else self.seen_choices
+        return seen if self.hidden is None else (seen + self.hidden).tocsr()
 
     def decay_matrix(self, params: Params) -> sparse.csr_matrix:
         """Return `train` with the decay of the half-life in `params`, or unchanged without one."""
@@ -82,7 +85,7 @@ class Holdout:
         scorer = _copy(trained)
         scorer.ready()
         fold_in_users(trial, scorer, matrix, positions, features=self.features.get("user"), rows=rows)
-        history = to_history(matrix, positions=positions, recency=recency)
+        history = to_history(matrix, positions=positions, recency=recency, seen=self.seen_choices)
         return self.serve_scorer(scorer, history)
 
     def serve_scorer(self, scorer: Scorer, history: History) -> ServedRanker:

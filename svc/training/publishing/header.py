@@ -14,6 +14,7 @@ import numpy as np
 import svc
 from svc.model.columns.text_column import TextColumn
 from svc.model.features import FEATURE_VERSION, SideEncoder
+from svc.recipe.schema import Recipe
 from svc.recipe.training_schema import Split
 from svc.training.judging.measurements import WinnerMeasurements
 from svc.training.judging.metrics import PER_USER
@@ -100,6 +101,8 @@ def header(facts: RunFacts) -> dict[str, Any]:
         fields["recency"] = best.recency
     if training.repeats:
         fields["repeats"] = True
+    if events := loaded.recipe.cleansing.event_values:
+        fields["events"] = [_event(loaded.recipe, event, weight, facts) for event, weight in events.items()]
     if loaded.recipe.serving.popular is not None:
         fields["popular"] = loaded.recipe.serving.popular.model_dump(exclude_none=True)
     if facts.ranker is not None:
@@ -111,6 +114,16 @@ def header(facts: RunFacts) -> dict[str, Any]:
     if loaded.recipe.features is not None:
         fields["features"] = _features(facts)
     return fields
+
+
+def _event(recipe: Recipe, event: str, weight: float, facts: RunFacts) -> dict[str, Any]:
+    return {
+        "event": event,
+        "weight": weight,
+        "seen": not recipe.training.repeats and (recipe.seen is None or event in recipe.seen),
+        "target": recipe.target is None or event in recipe.target,
+        "n_rows": facts.task.data.interactions.events.get(event, 0),
+    }
 
 
 def _recipe(unexpanded: Mapping[str, Any]) -> dict[str, Any]:

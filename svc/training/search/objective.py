@@ -71,7 +71,7 @@ class TrialObjective:
         matrix = holdout.decay_matrix(params)
         try:
             recommender = self.builder.build(algorithm, matrix, params, holdout.features, holdout.times)
-            history = to_history(matrix)
+            history = to_history(matrix, seen=holdout.seen_choices)
             score = partial(self._score_epoch, algorithm=algorithm, history=history)
             best_epoch = train_to_best_epoch(recommender, epochs, score=score, report=report)
             set_self_weights(recommender, params)

@@ -87,6 +87,7 @@ def make_task(loaded: LoadedRecipe, data: TrainingData, parts: SplitMatrices, se
         hidden=parts.hidden,
         order=_order(loaded, parts),
         repeats=training.repeats,
+        seen_choices=parts.seen,
     )
     objective = TrialObjective(builder(parallelism.threads), holdout)
     return SearchTask(loaded, data, parts, builder(usable_cores()), holdout, plan, objective, parallelism)
@@ -270,7 +271,8 @@ def _fingerprint(task: Task) -> str:
     training, parts = task.loaded.recipe.training, task.split
     features = [encoded for _, encoded in sorted(task.features.items())]
     digest = hashlib.sha256()
-    for matrix in (parts.train, parts.heldout, parts.test, parts.times, parts.hidden, *features):
+    of_seen = [] if parts.seen is None else [parts.seen]
+    for matrix in (parts.train, parts.heldout, parts.test, parts.times, parts.hidden, *of_seen, *features):
         digest.update(b"none" if matrix is None else repr(matrix.shape).encode())
         for array in () if matrix is None else (matrix.indptr, matrix.indices, matrix.data):
             digest.update(np.ascontiguousarray(array).data)

@@ -449,6 +449,16 @@ class DataStats(_OpenAnswer):
     n_heldout_interactions: int
 
 
+class Event(_OpenAnswer):
+    """An event of the training data: its weight and rows, and whether it hides its item and was judged."""
+
+    event: str
+    weight: float
+    seen: bool
+    target: bool
+    n_rows: int
+
+
 class Recipe(_OpenAnswer):
     """The served model, from the header of its artifact."""
 
@@ -488,6 +498,7 @@ class Recipe(_OpenAnswer):
     popular: Annotated[
         dict[str, str] | None, Field(description="Weights of choices by age in training: half_life and window.")
     ] = None
+    events: Annotated[list[Event] | None, Field(description="Events of the training data with a weight.")] = None
 
 
 class ErrorItem(_Answer):

@@ -98,6 +98,7 @@ DESCRIBED = (
     "features",
     "parts",
     "popular",
+    "events",
 )
 
 
