@@ -237,6 +237,11 @@ class Metrics:
         }
         return cls(families, lambda: prometheus.generate_latest(registry))
 
+    @property
+    def is_enabled(self) -> bool:
+        """True if anything is counted."""
+        return bool(self._families)
+
     def of(self, metric: Metric, **labels: str) -> Instrument:
         """Return the instrument of `metric` with these label values. It counts nothing if metrics are disabled."""
         if not self._families:

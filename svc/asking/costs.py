@@ -6,6 +6,7 @@ measurements, because a client could then lower the class of expensive queries b
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum
 
 from svc.model.ranking.query import Query
@@ -109,6 +110,11 @@ def cost_class(
     is_long = is_other or described > 0 or limit > PLAIN_LIMIT or profile > PLAIN_PROFILE
     is_long = is_long or conditions > PLAIN_CONDITIONS
     return Cost.LONG if is_long else Cost.PLAIN
+
+
+def costs_of(queries: Iterable[Query]) -> list[Cost]:
+    """Return the cost class of each query."""
+    return [cost_of(query) for query in queries]
 
 
 def cost_of(query: Query) -> Cost:

@@ -27,7 +27,8 @@ def plans_long(request: Question | PopularQuery, offer: Offer) -> bool:
     """
     if isinstance(request, RelatedRequest) and len(request.item_features or ()) > PLAIN_LIMIT:
         return True
-    return any(offer.filters.cached(ClientTree(tree)) is None for tree in request.filters)
+    trees = request.filters
+    return bool(trees) and any(offer.filters.cached(ClientTree(tree)) is None for tree in trees)
 
 
 def compile_filters(request: AnyQuestion, offer: Offer) -> Iterator[None]:

@@ -129,7 +129,7 @@ class ItemsRequest(Question):
     def filters(self) -> list[object]:
         """The filter of the request and the filters of its boosts, as the client wrote them."""
         trees = [] if self.filter is None else [self.filter]
-        return [*trees, *(boost.filter for boost in self.boosts or ())]
+        return [*trees, *(boost.filter for boost in self.boosts)] if self.boosts else trees
 
 
 def lacks(*names: str) -> ValidationFailed:

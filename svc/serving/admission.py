@@ -17,8 +17,8 @@ from typing import Protocol
 
 import trio
 
+from svc.asking.costs import Cost
 from svc.errors import AnswerTooLarge, Overloaded, ValidationFailed
-from svc.model.ranking.query import Query
 
 SLICE_S = 0.05
 """`Pace` averages the time of one unit over at least this many seconds of work."""
@@ -87,7 +87,7 @@ class QueueWaits(Protocol):
 
     def expected_wait_s(self, batch: int = 0) -> float: ...
 
-    def wait_s(self, queries: Sequence[Query], key: Hashable) -> float: ...
+    def wait_s(self, costs: Sequence[Cost], key: Hashable) -> float: ...
 
 
 def parse_timeout(value: bytes | None) -> float:
@@ -216,15 +216,15 @@ class WaitBudget:
     def require(
         self,
         queue: QueueWaits,
-        queries: Sequence[Query] | None = None,
+        costs: Sequence[Cost] | None = None,
         *,
         is_batch: bool = False,
         threads_s: float = 0.0,
     ) -> None:
         """Raise Overloaded if the wait so far and the expected wait are too long together.
 
-        `queries` is None before the body is parsed. `threads_s` is the expected wait for a thread in seconds. The
-        request waits for the thread before it waits in the queue.
+        `costs` are the cost classes of the request's queries, or None before the body is parsed. `threads_s` is the
+        expected wait for a thread in seconds. The request waits for the thread before it waits in the queue.
 
         A request with a positive `late_s` is always refused. Any other request with an expected wait of 0 is not
         refused. Before the body is parsed, the server's limit does not apply to a single request that the next scoring
@@ -233,9 +233,9 @@ class WaitBudget:
         if self._late_s:
             # The time since arrival grows with the number of refusals that wait, so clients retry later under a flood.
             raise self._admission.refuse(self._late_s + trio.current_time() - self._arrived_s)
-        wait_s = queue.expected_wait_s(int(is_batch)) if queries is None else queue.wait_s(queries, self.key)
+        wait_s = queue.expected_wait_s(int(is_batch)) if costs is None else queue.wait_s(costs, self.key)
         wait_s += threads_s
-        is_next = queries is None and not is_batch and not threads_s and queue.is_free_of_singles
+        is_next = costs is None and not is_batch and not threads_s and queue.is_free_of_singles
         if wait_s and self._is_too_long(wait_s, BATCH_SHARE if is_batch else WAIT_SHARE, is_next=is_next):
             raise self._admission.refuse(wait_s)
 

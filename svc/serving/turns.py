@@ -14,30 +14,31 @@ class Turns(Generic[T]):
 
     def __init__(self) -> None:
         self._keys: OrderedDict[Hashable, deque[T]] = OrderedDict()
-        self._count = 0
+        self.count = 0
+        """Number of those that wait."""
 
     def __iter__(self) -> Iterator[T]:
         return (waiter for waiting in self._keys.values() for waiter in waiting)
 
     def __len__(self) -> int:
-        return self._count
+        return self.count
 
     def append(self, key: Hashable, waiter: T) -> None:
         """Add a waiter behind the others with this key."""
         self._keys.setdefault(key, deque()).append(waiter)
-        self._count += 1
+        self.count += 1
 
     def append_first(self, key: Hashable, waiter: T) -> None:
         """Add a waiter before all others, and give its key the next turn."""
         self._keys.setdefault(key, deque()).appendleft(waiter)
         self._keys.move_to_end(key, last=False)
-        self._count += 1
+        self.count += 1
 
     def pop(self) -> T:
         """Remove and return the first of the key whose turn is next. The key moves behind all other keys."""
         key, waiting = next(iter(self._keys.items()))
         waiter = waiting.popleft()
-        self._count -= 1
+        self.count -= 1
         if waiting:
             self._keys.move_to_end(key)
         else:
@@ -49,15 +50,15 @@ class Turns(Generic[T]):
         waiting = self._keys.get(key)
         if waiting is not None and waiter in waiting:
             waiting.remove(waiter)
-            self._count -= 1
+            self.count -= 1
             if not waiting:
                 del self._keys[key]
 
     def clear(self) -> None:
         self._keys.clear()
-        self._count = 0
+        self.count = 0
 
     def most_ahead(self, key: Hashable) -> int:
         """Return the largest number that a new waiter with this key must let go first."""
         own = len(self._keys.get(key, ()))
-        return min(self._count, own + (own + 1) * (len(self._keys) - (own > 0)))
+        return min(self.count, own + (own + 1) * (len(self._keys) - (own > 0)))

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 
 from svc.asking.offer import Offer
-from svc.asking.plan import known_user
+from svc.asking.plan import known_user, plan
+from svc.asking.requests import RecommendRequest
 from svc.model.history import History
 from svc.model.ids import IdTable
 from svc.model.model import Model
 from svc.model.ranking.item_sets import ItemSet
+from svc.model.ranking.new_items import NewItems
 from svc.model.ranking.rerank import Pin, Rules
 from svc.model.recommenders.popularity import PopularityScorer
 from tests import planned
+from tests.families import EVERY_FAMILY, family
 from tests.planned import Restriction
 
 ALLOWED = ItemSet.of_columns(np.array([0, 1], np.int32), 4)
@@ -61,3 +67,35 @@ def test_a_training_user_gets_the_same_query_by_row_and_by_id() -> None:
     assert by_row.allowed is not None
     assert by_row.allowed.equals(ALLOWED)
     assert by_row._replace(allowed=None) == by_id._replace(allowed=None)
+
+
+def comparable(value: object) -> object:
+    """Return the parts of a query as values that `==` compares."""
+    if isinstance(value, ItemSet):
+        return value.flags().tolist()
+    if isinstance(value, np.ndarray):
+        return value.tolist(), value.dtype
+    if isinstance(value, tuple):
+        return [type(value), *map(comparable, value)]
+    return value
+
+
+@pytest.mark.parametrize("name", EVERY_FAMILY)
+@pytest.mark.parametrize("hides", [False, True])
+@pytest.mark.parametrize("n_new", [0, 2])
+@pytest.mark.parametrize("listed", [None, [0, 3, 5], [1, 9, "last"]])
+def test_a_request_of_only_a_known_user_is_planned_as_every_other(
+    name: str, hides: bool, n_new: int, listed: list[int | str] | None
+) -> None:
+    """A field with its default value, which leads past the short way, changes nothing in the query."""
+    n_items, hidden = 20, History(np.arange(0, 25, 2), np.tile(np.array([2, 7], np.int32), 12))
+    model = replace(family(name, n_items=n_items), hidden=hidden if hides else None, repeats=hides)
+    model.ready()
+    new = NewItems(IdTable.from_ids(["n0", "n1"]), np.zeros((2, 1)), n_items, None) if n_new else None
+    total = n_items + n_new
+    columns = None if listed is None else np.array([total - 1 if it == "last" else it for it in listed], np.int32)
+    offer = Offer(model=model, new_items=new, available=None if columns is None else ItemSet.of_columns(columns, total))
+    for user in range(12):
+        asked = {"user_id": f"u{user}", "limit": 3 + user}
+        short, whole = (plan(RecommendRequest(**asked, **more), offer) for more in ({}, {"offset": 0}))
+        assert comparable(short) == comparable(whole)

@@ -12,7 +12,7 @@ import pytest
 import trio
 import trio.testing
 
-from svc.asking.costs import Cost
+from svc.asking.costs import Cost, costs_of
 from svc.errors import Overloaded, ValidationFailed
 from svc.model.ranking.query import Query, Ranking
 from svc.serving.admission import (
@@ -85,7 +85,7 @@ class Clients:
         queries = [Query(limit=LONG, user=1)] * count
         try:
             budget = WaitBudget(self.admission, (headers or {}).get(TIMEOUT_HEADER), began)
-            budget.require(self.lane, queries if count > 1 else None, is_batch=count > 1)
+            budget.require(self.lane, costs_of(queries) if count > 1 else None, is_batch=count > 1)
         except Overloaded as refusal:
             assert refusal.fields["retry_after"] >= 1
             self.refused[kind].append(trio.current_time() - began)
@@ -395,9 +395,7 @@ async def test_popular_items_are_refused_like_single_requests(monkeypatch: pytes
 async def test_an_expensive_query_that_would_wait_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plain queries are still answered while expensive ones wait."""
     async with serving(Settings(max_queue_s=2)) as (client, _):
-        monkeypatch.setattr(
-            Lane, "wait_s", lambda lane, queries, key: 60.0 * any(query.rules is not None for query in queries)
-        )
+        monkeypatch.setattr(Lane, "wait_s", lambda _lane, costs, _key: 60.0 * max(costs).is_expensive)
         for diversity, status in ((0.0, 200), (0.5, 503)):
             body: dict[str, object] = {"user_id": "u3", "diversity": diversity}
             assert (await client.post(RECOMMEND, body)).status == status

@@ -69,6 +69,8 @@ def _cold_start(prepared: Prepared) -> ColdStart | None:
 
 def count_request(metrics: Metrics, recipe: str, verb: str, status: str, seconds: float) -> None:
     """Count a request to a verb, successful or not, and the `seconds` that it took."""
+    if not metrics.is_enabled:
+        return
     metrics.of(REQUESTS, recipe=recipe, status=status).inc()
     metrics.of(VERB_REQUESTS, recipe=recipe, verb=verb, status=status).inc()
     metrics.of(LATENCY, recipe=recipe).observe(seconds)
@@ -103,7 +105,7 @@ def cost_of_request(question: AnyQuestion | PageRequest | RerankRequest | Reject
     if isinstance(question, UsersRequest):
         return cost_class(limit=question.offset + question.limit, profile=0, described=0, is_ruled=True, is_other=False)
     features: Mapping[str, Any] = question.user_features or {}
-    described = _long_texts(features)
+    described, filters = _long_texts(features) if features else 0, question.filters
     if isinstance(question, RelatedRequest):
         features = question.item_features or {}
         profile = len(question.seed_items or ())
@@ -120,7 +122,7 @@ def cost_of_request(question: AnyQuestion | PageRequest | RerankRequest | Reject
         described=described,
         is_ruled=bool(question.explain or question.diversity or question.limits or question.boosts or varies),
         is_other=bool(question.pins) or not is_known,
-        conditions=count_conditions(question.filters, HEAVY_CONDITIONS),
+        conditions=count_conditions(filters, HEAVY_CONDITIONS) if filters else 0,
         is_diverse=bool(question.diversity),
     )
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import trio
 
-from svc.asking.costs import Cost
+from svc.asking.costs import Cost, cost_of, costs_of
 from svc.asking.filtering import compile_filters, plans_long
 from svc.asking.page import PageAnswer, PageRequest, Steps, page_steps
 from svc.asking.parsing import Rejected, parse, refuse_unknown_parameters
@@ -35,7 +35,7 @@ from svc.asking.rerank import RerankRequest, rerank_steps
 from svc.errors import ApiError, InternalError
 from svc.lru_cache import LruCache
 from svc.metrics import BATCH_ERRORS, BATCH_SIZE, UNKNOWN_RECIPE
-from svc.model.ranking.query import Prepared, Ranking
+from svc.model.ranking.query import Prepared, Query, Ranking
 from svc.serving.admission import SMALL_BYTES, Pace, WaitBudget
 from svc.serving.api.bodies.reading import Body
 from svc.serving.api.counts import AnswerFacts, cost_of_request, costs_of_rows, count_request
@@ -186,20 +186,21 @@ class Verbs:
 
     async def _find(self, request: Request, verb: str, body: Body, served: Served, budget: WaitBudget) -> EncodedAnswer:
         """Return the answer of the model to a single request, without the cache. Raises an ApiError."""
-        question, cost = await self._parse(SINGLE[verb], body, served, budget)
+        is_short = _is_short(body, served)
+        question, cost = await self._parse(SINGLE[verb], body, served, budget, is_short=is_short)
         # Charges before the filters are compiled, because a key without tokens must not cause that work.
         if isinstance(question, PageRequest):
             await request.charge(sum(costs_of_rows(question)), len(question.rows))
         else:
             await request.charge(cost, 1)
         if isinstance(question, PageRequest | RerankRequest):
-            return await self._find_in_steps(question, cost, body, served, budget)
+            return await self._find_in_steps(question, cost, body, served, budget, is_short=is_short)
         with self._state.precedence if self._thread(cost, body) is self._light else nullcontext():
-            prepared = await self._prepare(question, cost, body, served, budget)
-            queries = (prepared.query,)
-            budget.require(served.lane, queries)
-            with self._step("rank"):
-                (ranking,) = await served.lane.rank(queries, alone=self._present == 1, patience=budget)
+            if is_short and not plans_long(question, served):
+                prepared = plan(question, served)
+            else:
+                prepared = await self._prepare(question, cost, body, served, budget)
+            ranking = await self._rank(prepared.query, served, budget)
         if not len(ranking.items) and not isinstance(question, UsersRequest):
             # In a thread, because finding the reason for the empty ranking may sort 60,000 labels (0.25 s).
             raise await self._thread(cost, body).run(
@@ -214,19 +215,34 @@ class Verbs:
             is_small = not page.because and len(page.items) * served.fragments.longest <= SMALL_BYTES
             size = 0 if is_small else fields_bytes(page, served.fragments, prepared)
             encode = partial(encode_fields, page, served.fragments, prepared)
-        with budget.hold(size):
-            if len(page.items) <= INLINE_ITEMS and size <= SMALL_BYTES:
-                encoded = encode()
-            else:
+        if len(page.items) <= INLINE_ITEMS and size <= SMALL_BYTES:
+            encoded = encode()
+        else:
+            with budget.hold(size):
                 encoded = await self._thread(cost, body).run(encode)
         return EncodedAnswer(encoded, AnswerFacts.of(ranking, prepared))
 
+    async def _rank(self, query: Query, served: Served, budget: WaitBudget) -> Ranking:
+        """Return the ranking of a query. Raises the errors of `Lane.rank`, and Overloaded if it would wait too long."""
+        costs = (cost_of(query),)
+        budget.require(served.lane, costs)
+        with self._step("rank"):
+            (ranking,) = await served.lane.rank((query,), costs, alone=self._present == 1, patience=budget)
+        return ranking
+
     async def _find_in_steps(
-        self, question: PageRequest | RerankRequest, cost: Cost, body: Body, served: Served, budget: WaitBudget
+        self,
+        question: PageRequest | RerankRequest,
+        cost: Cost,
+        body: Body,
+        served: Served,
+        budget: WaitBudget,
+        *,
+        is_short: bool,
     ) -> EncodedAnswer:
         """Return the answer to a request that is planned anew after each ranking. Raises an ApiError."""
         thread = self._thread(cost, body)
-        is_here = _is_short(body, served) and not cost.is_expensive and not plans_long(question, served)
+        is_here = is_short and not cost.is_expensive and not plans_long(question, served)
         steps: Steps = (
             page_steps(question, served) if isinstance(question, PageRequest) else rerank_steps(question, served)
         )
@@ -237,10 +253,7 @@ class Verbs:
             prepared, answer = advance() if is_here else await thread.run(advance)
             if prepared is None:
                 break
-            queries = (prepared.query,)
-            budget.require(served.lane, queries)
-            with self._step("rank"):
-                (ranking,) = await served.lane.rank(queries, alone=self._present == 1, patience=budget)
+            ranking = await self._rank(prepared.query, served, budget)
             facts = AnswerFacts.of(ranking, prepared)
         if isinstance(answer, PageAnswer):
             size = sum(fields_bytes(row.ranking, served.fragments, row.prepared) for row in answer.rows)
@@ -258,14 +271,14 @@ class Verbs:
         return self._light if is_light else self._heavy
 
     async def _parse(
-        self, schema: type[AnySingle], body: Body, served: Served, budget: WaitBudget
+        self, schema: type[AnySingle], body: Body, served: Served, budget: WaitBudget, *, is_short: bool
     ) -> tuple[AnySingle, Cost]:
         """Return the parsed request and its cost class. Parses a long body in a thread.
 
         Raises ValidationFailed. For a long body, also raises Overloaded if the expected waits for the thread and for
         the model's queue are too long together.
         """
-        if _is_short(body, served):
+        if is_short:
             return _parse(schema, body)
         thread = self._thread(Cost.LONG, body)
         budget.require(served.lane, threads_s=thread.wait_s)
@@ -274,12 +287,10 @@ class Verbs:
     async def _prepare(
         self, question: AnyQuestion, cost: Cost, body: Body, served: Served, budget: WaitBudget
     ) -> Prepared:
-        """Return the query of a request. Prepares it in a thread if the body is long or `plans_long` is True.
+        """Return the query of a request, prepared in a thread.
 
-        Raises the errors of `plan`, and Overloaded if a thread is needed and the expected wait is too long.
+        Raises the errors of `plan`, and Overloaded if the expected wait is too long.
         """
-        if _is_short(body, served) and not plans_long(question, served):
-            return plan(question, served)
         thread = self._thread(cost, body)
         budget.require(served.lane, threads_s=thread.wait_s)
         steps = await thread.run_steps(_preparation(question, served))
@@ -302,11 +313,12 @@ class Verbs:
         steps = await self._heavy.run_steps(_batch_preparation(elements(batch), served))
         prepared = [step for step in steps if step is not None]
         queries = [element.query for element in prepared if isinstance(element, Prepared)]
-        budget.require(served.lane, queries, is_batch=True)
+        costs = costs_of(queries)
+        budget.require(served.lane, costs, is_batch=True)
         with self._step("rank"):
             rankings: list[Ranking] = []
             if queries:  # `unless_gone` saves the scoring of a long batch if the client disconnects
-                rankings = await request.unless_gone(partial(served.lane.rank, queries, patience=budget))
+                rankings = await request.unless_gone(partial(served.lane.rank, queries, costs, patience=budget))
 
         results = await self._heavy.run_steps(_batch_results(elements(batch), prepared, rankings, served))
         measure = partial(batch_bytes, results, served.fragments, with_metadata=batch.include_metadata)

@@ -15,7 +15,7 @@ from itertools import groupby
 
 import trio
 
-from svc.asking.costs import Cost, cost_of
+from svc.asking.costs import Cost, costs_of
 from svc.model.ranking.query import Query, Ranking
 from svc.serving.admission import WaitBudget
 from svc.serving.models.plain_costs import LARGEST_CALL, PlainCosts
@@ -84,23 +84,31 @@ class Lane:
         self._busy = False
 
     async def rank(
-        self, queries: Sequence[Query], *, alone: bool = False, patience: WaitBudget | None = None
+        self,
+        queries: Sequence[Query],
+        costs: Sequence[Cost] | None = None,
+        *,
+        alone: bool = False,
+        patience: WaitBudget | None = None,
     ) -> list[Ranking]:
         """Return the rankings of the queries of one request, in their order.
 
-        A single plain query may be scored on the event loop, without waiting in a queue. `alone` says that no other
-        request is being handled. It raises the time limit for scoring on the event loop from INLINE_BESIDE_OTHERS_S to
-        INLINE_S, and lifts the restriction to single queries. A batch waits in the queue of its most expensive query.
-        `patience` holds the API key, by which requests take turns.
+        `costs` are the cost classes of the queries, unless they are still unknown. A single plain query may be scored
+        on the event loop, without waiting in a queue. `alone` says that no other request is being handled. It raises
+        the time limit for scoring on the event loop from INLINE_BESIDE_OTHERS_S to INLINE_S, and lifts the restriction
+        to single queries. A batch waits in the queue of its most expensive query. `patience` holds the API key, by
+        which requests take turns.
 
         Raises the model's error for any of the queries, or the error of a thread that cannot be started. Raises the
         refusal of `patience` if the first turn of an expensive request comes too late, and RecipeUnavailable if the
         server stops. Cancellation removes the queries from the queue. In a closed lane it waits for the running call.
         """
         # 1.4 times as many answers a second with 16 connections, see INLINE_BESIDE_OTHERS_S.
-        if self._may_score_here(queries, alone=alone):
+        if costs is None:
+            costs = costs_of(queries)
+        if self._may_score_here(costs, alone=alone):
             return self._score_alone(queries)
-        caller = Caller(queries, patience)
+        caller = Caller(queries, patience, costs)
         if self._cheap.closing:  # a new model has replaced this one, but the request began before that
             return await self._score_apart(caller)
         queue = self._expensive if caller.cost.is_expensive else self._cheap
@@ -115,7 +123,7 @@ class Lane:
     @property
     def is_free_of_singles(self) -> bool:
         """True if no single cheap request waits, so that the next call would score a new single request."""
-        return not self._cheap.singles
+        return not self._cheap.singles.count
 
     def expected_wait_s(self, batch: int = 0) -> float:
         """Return the expected seconds before a new cheap request is answered.
@@ -137,18 +145,17 @@ class Lane:
             bulk_s = min(bulk_s, max((count // room + 1) * SLICE_S, singles_s * BULK_SLICE / room))
         return queue.running_s(each_s) + singles_s + bulk_s + queue.running * each_s
 
-    def wait_s(self, queries: Sequence[Query], key: Hashable) -> float:
-        """Return the expected seconds that these queries of an API key would wait for other queries.
+    def wait_s(self, costs: Sequence[Cost], key: Hashable) -> float:
+        """Return the expected seconds that queries of these costs and of an API key would wait for other queries.
 
         The result is 0 for a single cheap query, because its wait has been checked by `expected_wait_s` before its body
-        was parsed. The scoring time of `queries` does not count. Before any expensive query has been measured, the wait
-        is estimated from the cost classes and the measured plain queries.
+        was parsed. The scoring time of the queries themselves does not count. Before any expensive query has been
+        measured, the wait is estimated from the cost classes and the measured plain queries.
         """
-        costs = [cost_of(query) for query in queries]
-        if not any(cost.is_expensive for cost in costs):
+        if not max(costs, default=Cost.PLAIN).is_expensive:
             return self.expected_wait_s(sum(costs)) if len(costs) > 1 else 0.0
         queue, each_s = self._expensive, self._expensive_each_s
-        return queue.running_s(each_s) + queue.batches.weight_ahead(key, len(queries)) * each_s
+        return queue.running_s(each_s) + queue.batches.weight_ahead(key, len(costs)) * each_s
 
     @property
     def _expensive_each_s(self) -> float:
@@ -232,10 +239,10 @@ class Lane:
         return taken
 
     async def _score_cheap(self, pending: list[PendingQuery]) -> list[Outcome]:
-        queries = [question.query for question in pending]
-        if all(len(question.caller.queries) == 1 for question in pending) and self._are_cheap(queries):
-            ((outcomes, seconds),) = rank_groups(self._model, [queries])
-            self._costs.learn(len(queries), seconds)
+        are_single = all(len(question.caller.queries) == 1 for question in pending)
+        if are_single and self._are_cheap([question.cost for question in pending]):
+            ((outcomes, seconds),) = rank_groups(self._model, [[question.query for question in pending]])
+            self._costs.learn(len(pending), seconds)
             return outcomes
         self._busy = True
         try:
@@ -302,21 +309,21 @@ class Lane:
                 caller.give(question.position, outcome)
         return caller.rankings()
 
-    def _may_score_here(self, queries: Sequence[Query], *, alone: bool) -> bool:
+    def _may_score_here(self, costs: Sequence[Cost], *, alone: bool) -> bool:
         """Return True if the queries may be scored on the event loop.
 
         They must be cheap, with no single cheap request waiting and no call of cheap queries running in a thread. A
         batch must also be `alone`. A single query that is not `alone` must take less than INLINE_BESIDE_OTHERS_S.
         """
-        if self._busy or self._cheap.singles or not (alone or len(queries) == 1):
+        if self._busy or self._cheap.singles.count or not (alone or len(costs) == 1):
             return False
-        return self._are_cheap(queries) and (alone or self._costs.measured_s(1) < INLINE_BESIDE_OTHERS_S)
+        return self._are_cheap(costs) and (alone or self._costs.measured_s(1) < INLINE_BESIDE_OTHERS_S)
 
-    def _are_cheap(self, queries: Sequence[Query]) -> bool:
+    def _are_cheap(self, costs: Sequence[Cost]) -> bool:
         """Return True if all queries are plain, and calls of this size have taken less time than the INLINE limits."""
-        size = len(queries)
+        size = len(costs)
         limit_s = min(INLINE_S + (size - 1) * INLINE_EACH_S, INLINE_MOST_S)
-        return self._costs.measured_s(size) < limit_s and all(cost_of(query) is Cost.PLAIN for query in queries)
+        return self._costs.measured_s(size) < limit_s and max(costs) is Cost.PLAIN
 
     def _score_alone(self, queries: Sequence[Query]) -> list[Ranking]:
         """Score the queries of one request on the event loop."""

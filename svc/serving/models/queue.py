@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 import trio
 
-from svc.asking.costs import Cost, cost_of
+from svc.asking.costs import Cost, costs_of
 from svc.errors import RecipeUnavailable
 from svc.model.ranking.query import Query, Ranking
 from svc.model.ranking.rerank import Steps
@@ -44,10 +44,13 @@ class Ranker(Protocol):
 class Caller:
     """A request that waits in a queue of a model: its queries, and their rankings so far."""
 
-    def __init__(self, queries: Sequence[Query], patience: WaitBudget | None = None) -> None:
+    def __init__(
+        self, queries: Sequence[Query], patience: WaitBudget | None = None, costs: Sequence[Cost] | None = None
+    ) -> None:
+        """Make a request that waits for all `queries`. `costs` are their cost classes, if known."""
         self.queries = queries
         self.patience = patience
-        self.costs = [cost_of(query) for query in queries]
+        self.costs = costs_of(queries) if costs is None else costs
         self.cost = max(self.costs)
         self.each_s = 0.0
         """Processor seconds for one unit of weight, measured when a thread last scored queries of this request.
@@ -249,7 +252,7 @@ class Queue:
         self.closing = False
 
     def __bool__(self) -> bool:
-        return bool(self.singles or self.batches)
+        return self.singles.count + self.batches.count > 0
 
     def add(self, caller: Caller, turns: Callers) -> None:
         turns.append(caller.key, caller)

@@ -294,8 +294,11 @@ class Connection:
                 await trio.sleep(PROBE_S)
 
     async def _send(self, response: Response, *, closing: bool, without_body: bool = False) -> None:
-        head = encode_head(response, closing=closing)
-        await self._send_all([head] if without_body or not response.body else [head, *response.parts])
+        head, body = encode_head(response, closing=closing), response.body
+        if without_body or not body:
+            await self._send_all([head])
+        else:
+            await self._send_all([head, body] if isinstance(body, bytes) else [head, *body])
 
     async def _send_all(self, parts: list[bytes]) -> None:
         """Send all bytes, in one system call if the kernel has room for them.

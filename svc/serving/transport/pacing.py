@@ -90,7 +90,7 @@ class TurnScheduler(trio.abc.Instrument):
 
         The result is 0 for a health probe, if no request is ahead, or if too few requests have been measured.
         """
-        if rank is Rank.PROBE:
+        if rank is Rank.PROBE or not self._request_waits.is_set():
             return 0.0
         others = () if rank is Rank.KNOWN else (other for other in _ANSWERED if other is not rank)
         ahead = self._queues[rank].most_ahead(key) + sum(len(self._queues[other]) for other in others)

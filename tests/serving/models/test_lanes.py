@@ -15,7 +15,7 @@ import pytest
 import trio
 import trio.testing
 
-from svc.asking.costs import HEAVY_LIMIT, PLAIN_PROFILE, Cost
+from svc.asking.costs import HEAVY_LIMIT, PLAIN_PROFILE, Cost, costs_of
 from svc.errors import ApiError, Overloaded
 from svc.model.ranking.item_sets import ItemSet
 from svc.model.ranking.query import Query, Ranking
@@ -468,9 +468,9 @@ async def test_callers_take_turns_by_key(
         for _ in range(50):
             nursery.start_soon(partial(lane.rank, [boosted(1)] * 5, patience=Patient("greedy")))
         await trio.sleep(20.5 * CALL_S)
-        assert 0 < lane.wait_s([boosted(2)], "modest") <= 3 * CALL_S
-        assert lane.wait_s([boosted(2)], "greedy") > 20 * CALL_S
-        assert lane.wait_s([ask(2)], "greedy") == 0
+        assert 0 < lane.wait_s(costs_of([boosted(2)]), "modest") <= 3 * CALL_S
+        assert lane.wait_s(costs_of([boosted(2)]), "greedy") > 20 * CALL_S
+        assert lane.wait_s(costs_of([ask(2)]), "greedy") == 0
         began = trio.current_time()
         await lane.rank([boosted(2)], patience=Patient("modest"))
         assert trio.current_time() - began <= 4 * CALL_S
@@ -491,7 +491,7 @@ async def test_other_keys_wait_for_one_turn_of_a_huge_query(
         assert len(model.steps) == pytest.approx(11 * CALL_S / STEP_S, rel=0.05), "one call at a time"
         waits = []
         for _ in range(100):
-            assert lane.wait_s([boosted(2)], "modest") <= 2 * CALL_S
+            assert lane.wait_s(costs_of([boosted(2)]), "modest") <= 2 * CALL_S
             began = trio.current_time()
             await lane.rank([boosted(2)], patience=Patient("modest"))
             waits.append(trio.current_time() - began)
