@@ -119,6 +119,7 @@ def _summary(header: dict[str, Any]) -> dict[str, str]:
         "data": ", ".join(counts),
         "algorithm": f"{winner}, {origin}",
         **({"recency": _number(header["recency"])} if "recency" in header else {}),
+        **_events(header),
         "score": f"{metric} {_number(header.get('best_score'))}{interval}{judged}",
         **({"score_with_order": _number(header["score_with_order"])} if "score_with_order" in header else {}),
         **_ranker(header),
@@ -127,6 +128,19 @@ def _summary(header: dict[str, Any]) -> dict[str, str]:
         "features": ", ".join(f"{side} ({_columns(_mapping(features[side]))})" for side in sides) or "-",
         "promotion": _text(promotion.get("decision")),
     }
+
+
+def _events(header: dict[str, Any]) -> dict[str, str]:
+    """Return `{"events": line}` with the weight of each event, and whether it hides its item and was judged.
+
+    The result is empty for a model without events.
+    """
+    rows = header.get("events")
+    kinds = []
+    for kind in map(_mapping, rows if isinstance(rows, list) else []):
+        roles = "".join(f", {role}" for role in ("seen", "target") if kind.get(role) is True)
+        kinds.append(f"{_text(kind.get('event'))} ({_number(kind.get('weight'))}{roles})")
+    return {"events": ", ".join(kinds)} if kinds else {}
 
 
 def _ranker(header: dict[str, Any]) -> dict[str, str]:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from svc.model.history import History
     from svc.model.model import Model
 
 
@@ -32,8 +33,8 @@ class Evaluation:
     """The result of `svc.evaluate`.
 
     Attributes:
-        scores: One row for each figure, with `group` (`all`, `activity` or `popularity`), its `part`, `metric`, `value`
-            and `n_users`. Means over users also have `low` and `high`.
+        scores: One row for each figure, with `group` (`all`, `activity`, `popularity` or `met_before`), its
+            `part`, `metric`, `value` and `n_users`. Means over users also have `low` and `high`.
         cutoff: Items recommended to each user.
         n_users: Users who were judged.
         n_unknown_users: Users whom training did not see. They are left out.
@@ -105,7 +106,7 @@ def evaluate(
     """Judge a model by interactions that it was not trained on, such as those of the following weeks.
 
     Each user with an interaction to judge is recommended `cutoff` items. Items of the user's own history are left out,
-    unless the model was trained with `training.repeats`.
+    unless the model was trained with `training.repeats`, or `cleansing.seen` does not name their events.
 
     Args:
         artifact: A path or URI as for `svc.load`, with keys from the environment, or a recommender.
@@ -185,11 +186,11 @@ class Aligned:
 def align(model: Model, users: pd.Series[Any], items: pd.Series[Any]) -> Aligned:
     """Translate interactions into rows and columns of the model.
 
-    Interactions of unknown users are left out. Unless `model.repeats`, so are items that the user had in training.
+    Interactions of unknown users are left out. So are items that are left out of the user's answers as seen.
     Raises TrainingError if no interaction is left.
     """
     pairs, n_unknown_users, n_strange = _pairs(model, users, items)
-    seen = np.zeros(len(pairs), dtype=bool) if model.repeats else _is_seen(model, pairs)
+    seen = np.zeros(len(pairs), dtype=bool) if model.repeats else _is_in(model.history.of_seen(), pairs, model.n_items)
     fresh = pairs[~seen]
     rows, row_of_pair = np.unique(fresh[:, 0], return_inverse=True)
     if not len(rows):
@@ -197,10 +198,14 @@ def align(model: Model, users: pd.Series[Any], items: pd.Series[Any]) -> Aligned
     shape = (len(rows), model.n_items + n_strange)
     lengths = np.diff(model.history.offsets)
     popularity = np.bincount(model.history.columns, minlength=model.n_items)
+    met = None
+    if model.history.is_seen is not None:
+        is_met = _is_in(model.history, fresh, model.n_items).astype(np.float32)
+        met = sparse.csr_matrix((is_met, (row_of_pair, fresh[:, 1])), shape=shape)
     return Aligned(
         rows=rows.astype(np.int32),
         truth=sparse.csr_matrix((np.ones(len(fresh), np.float32), (row_of_pair, fresh[:, 1])), shape=shape),
-        counts=TrainingCounts(lengths[rows], popularity, model.n_users),
+        counts=TrainingCounts(lengths[rows], popularity, model.n_users, met),
         n_unknown_users=n_unknown_users,
         n_unknown_items=int(np.count_nonzero(fresh[:, 1] >= model.n_items)),
         n_seen=int(np.count_nonzero(seen)),
@@ -224,17 +229,15 @@ def _pairs(model: Model, users: pd.Series[Any], items: pd.Series[Any]) -> tuple[
     return pairs[pairs[:, 0] >= 0], int(np.count_nonzero(rows < 0)), int(np.count_nonzero(strange))
 
 
-def _is_seen(model: Model, pairs: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return whether the user of each pair already had the item in training, (n,)."""
-    history = sparse.csr_matrix(
-        (np.ones(len(model.history.columns), np.int8), model.history.columns, model.history.offsets),
-        shape=(model.n_users, model.n_items),
-    )
-    seen = np.zeros(len(pairs), dtype=bool)
-    inside = pairs[:, 1] < model.n_items
+def _is_in(history: History, pairs: NDArray[np.int64], n_items: int) -> NDArray[np.bool_]:
+    """Return whether the user of each pair has the item in `history`, (n,)."""
+    ones = np.ones(len(history.columns), np.int8)
+    matrix = sparse.csr_matrix((ones, history.columns, history.offsets), shape=(len(history), n_items))
+    found_in = np.zeros(len(pairs), dtype=bool)
+    inside = pairs[:, 1] < n_items
     if inside.any():  # scipy returns a sparse matrix for no pairs
-        seen[inside] = np.asarray(history[pairs[inside, 0], pairs[inside, 1]]).ravel() > 0
-    return seen
+        found_in[inside] = np.asarray(matrix[pairs[inside, 0], pairs[inside, 1]]).ravel() > 0
+    return found_in
 
 
 def rank(model: Model, rows: NDArray[np.int32], cutoff: int) -> list[list[int]]:

@@ -19,6 +19,7 @@ from svc.recipe.algorithms import (
     BLEND,
     FEATURE_AWARE,
     RECENCY,
+    SELF_WEIGHT,
     TOP_POP,
     TRANSITIONS,
 )
@@ -304,6 +305,12 @@ class Recipe(Block):
                 self._check_events(field, names)
         if self.cleansing.seen is not None and self.training.repeats:
             raise ValueError("cleansing.seen has no effect beside training.repeats: true, which shows all seen items")
+        bounded = [name for name, bounds in (self.training.search_space or {}).items() if SELF_WEIGHT in bounds]
+        if bounded and not self.shows_history:
+            raise ValueError(
+                f"training.search_space.{bounded[0]}.self_weight has no effect here: it needs training.repeats: true, "
+                "or cleansing.seen, without which users are not recommended items that they have chosen before"
+            )
         if self.training.weighted_metric and not self.schema_.is_weighted:
             raise ValueError("training.weighted_metric needs schema.weight_column or schema.event_column")
         return self
@@ -331,6 +338,11 @@ class Recipe(Block):
     def target(self) -> frozenset[str] | None:
         """Return the events that are held out and judged, or None for all with a weight."""
         return self._some_events(self.training.target)
+
+    @property
+    def shows_history(self) -> bool:
+        """Return whether users are recommended some of the items in their history."""
+        return self.training.repeats or self.seen is not None
 
     def _some_events(self, names: tuple[str, ...] | None) -> frozenset[str] | None:
         return None if names is None or set(names) == set(self.cleansing.event_values) else frozenset(names)

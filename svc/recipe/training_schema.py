@@ -15,7 +15,6 @@ from svc.recipe.algorithms import (
     BLENDED,
     DEFAULT_ALGORITHMS,
     MOST_RECENCY,
-    SELF_WEIGHT,
     TOP_POP,
     TRANSITIONS,
     canonical_name,
@@ -303,16 +302,6 @@ class Training(Block):
                 raise ValueError(f"names {name}, which `algorithms` does not list")
             check_search_space(name, wanted)
         return spaces
-
-    @model_validator(mode="after")
-    def _self_weights_need_repeats(self) -> Self:
-        bounded = [name for name, bounds in (self.search_space or {}).items() if SELF_WEIGHT in bounds]
-        if bounded and not self.repeats:
-            raise ValueError(
-                f"search_space.{bounded[0]}.self_weight has no effect here: it needs training.repeats: true, without "
-                "which users are not recommended items that they have chosen before"
-            )
-        return self
 
 
 class FeatureColumn(Block):

@@ -16,7 +16,7 @@ from svc.recipe.serving_schema import ItemMetadata
 from svc.recipe.source_options import SourceSpec
 from svc.settings import Settings
 from svc.sources.base import SourceContext, build_source
-from svc.training.data.doubts import Doubt, doubts, rating_hint
+from svc.training.data.doubts import MOST_EVENTS, Doubt, doubts, rating_hint
 from svc.training.data.features import SideName, sample_warnings
 from svc.training.data.fetch import feature_context, interaction_context, uses_time
 from svc.training.data.id_doubts import id_doubts
@@ -131,6 +131,8 @@ def _row_warnings(loaded: LoadedRecipe, items: set[str], frame: pandas.DataFrame
         with_times=with_times,
         started_ns=time.time_ns(),
         repeats=recipe.training.repeats,
+        seen=recipe.seen,
+        target=recipe.target,
     )
     items |= set(interactions.item_ids)
     reasons = "; ".join(interactions.reasons.values())
@@ -144,18 +146,34 @@ def _row_warnings(loaded: LoadedRecipe, items: set[str], frame: pandas.DataFrame
         warnings.append(f"none {first} is a choice, because they are dropped: {dropped}")
     if interactions.future is not None:
         warnings.append(f"{interactions.future.count} {first} have a time in the future: {interactions.future.detail}")
-    warnings += [warning.message for warning in doubts(frame, interactions, recipe)]
+    is_sample = n_read >= SAMPLED_ROWS
+    warnings += [warning.message for warning in doubts(frame, interactions, recipe, is_sample=is_sample)]
     for side, name in (("user", schema.user_column), ("item", schema.item_column)):
-        ids = id_doubts(frame[name], side, recipe.source.type, are_rows=True, is_sample=n_read >= SAMPLED_ROWS)
+        ids = id_doubts(frame[name], side, recipe.source.type, are_rows=True, is_sample=is_sample)
         warnings += [doubt.message for doubt in ids]
-    if n_read < SAMPLED_ROWS:  # the table has no further rows, so the split of a training is known
+    if not is_sample:  # the table has no further rows, so the split of a training is known
         n_judged = count_judged(interactions, recipe.training.split, repeats=recipe.training.repeats)
         doubt = judge_enough(loaded, interactions, n_judged)[1]
         warnings += [] if doubt is None else [doubt.message]
     n_hidden = 0 if rows.hides is None else int(rows.hides.sum())
     counts = [] if rows.n_dropped is None else [_count_kept(len(frame) - n_hidden, n_read)]
     counts += [] if rows.hides is None else [f"cleansing.hide hides {n_hidden} of the first {n_read} rows"]
+    counts += (
+        [_events_line(recipe.cleansing.event_weights or {}, interactions.events, len(frame))]
+        if interactions.events
+        else []
+    )
     return counts + [f"warning: {text}" for text in warnings]
+
+
+def _events_line(weights: Mapping[str, object], counts: Mapping[str, int], n_rows: int) -> str:
+    """Return a line with the number of first rows of each event, and its weight."""
+    kinds = [f"{count:,} {event!r:.40} ({_weight(weights.get(event))})" for event, count in counts.items()]
+    return f"events of the first {n_rows} rows: {', '.join(kinds[:MOST_EVENTS])}"
+
+
+def _weight(weight: object) -> str:
+    return "no weight, dropped" if weight is None else "exclude" if weight == "exclude" else f"weight {weight:g}"
 
 
 def _few_items(

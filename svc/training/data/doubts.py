@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final, NamedTuple
@@ -22,6 +22,10 @@ from svc.training.data.weights import of_numbers
 
 MANY_REPEATS: Final = 0.1
 """A training warns if at least this share of rows repeats an earlier choice."""
+MANY_UNLISTED: Final = 0.05
+"""Share of the rows with an event that has no weight, above which a training warns."""
+MOST_EVENTS: Final = 10
+"""The most events that a warning names."""
 FAR_MORE: Final = 3
 """Ratio of items to users above which one suspicious column name suffices for the warning of swapped columns."""
 SAMPLED_ROWS: Final = 1000
@@ -45,14 +49,17 @@ class Doubt(NamedTuple):
     message: str
 
 
-def doubts(frame: pd.DataFrame, interactions: Interactions, recipe: Recipe) -> Iterator[Doubt]:
-    """Yield the warnings about the rows of `frame`, which became `interactions`.
+def doubts(
+    frame: pd.DataFrame, interactions: Interactions, recipe: Recipe, *, is_sample: bool = False
+) -> Iterator[Doubt]:
+    """Yield the warnings about the rows of `frame`, which became `interactions`. A sample is only the first rows.
 
     Raise MinDataViolation if the recipe has a weight column in which no number is above 0, and the errors of
     `check_unused_times` for a time column that the training does not use.
     """
     yield from _time_unit(frame, interactions, recipe.schema_)
     yield from _repeats(interactions, recipe)
+    yield from _events(interactions, recipe, is_sample=is_sample)
     yield from _swapped_columns(interactions, recipe)
     if recipe.schema_.weight_column is not None:
         yield from _weights(frame[recipe.schema_.weight_column], recipe.schema_.weight_column)
@@ -83,6 +90,35 @@ def _repeats(interactions: Interactions, recipe: Recipe) -> Iterator[Doubt]:
             f"{share:.0%} of the rows repeat an earlier choice of their user and count once: `training.repeats: true` "
             f"recommends chosen items again, `cleansing.dedup: {weighs}` weighs them, `dedup: {kept}` keeps it so",
         )
+
+
+def _events(interactions: Interactions, recipe: Recipe, *, is_sample: bool) -> Iterator[Doubt]:
+    """Warn if all of several events hide their items, and if many rows or a listed event are of no use."""
+    events, counts = recipe.cleansing.event_values, interactions.events
+    best = max(events, key=events.__getitem__, default="")
+    undecided = recipe.cleansing.seen is None and recipe.training.target is None and not recipe.training.repeats
+    if undecided and len(set(events.values())) > 1:
+        weakest = min(events, key=events.__getitem__)
+        yield Doubt(
+            "events_all_seen",
+            "cleansing.seen",
+            f"every event hides its item and is judged: an item with only a {weakest!r} is never recommended to that "
+            f"user. If only {best!r} should do this, add `cleansing: {{seen: [{best}]}}` and "
+            f"`training: {{target: [{best}]}}`",
+        )
+    listed = recipe.cleansing.event_weights or {}
+    others = {event: count for event, count in counts.items() if event not in listed}
+    absent = [] if is_sample or not counts else [event for event in listed if event not in counts]
+    if sum(others.values()) > MANY_UNLISTED * sum(counts.values()) or absent:
+        texts = [f"rows of events without a weight are dropped: {count_events(others)}"] if others else []
+        texts += [f"no row is of {', '.join(map(repr, absent))}"] if absent else []
+        yield Doubt("unlisted_events", "cleansing.event_weights", f"{'; '.join(texts)}: compare the spelling")
+
+
+def count_events(counts: Mapping[str, int]) -> str:
+    """Return the first events with their numbers of rows."""
+    shown = [f"{event!r:.40} ({count:,})" for event, count in list(counts.items())[:MOST_EVENTS]]
+    return ", ".join([*shown, *(["..."] if len(counts) > MOST_EVENTS else [])])
 
 
 def _swapped_columns(interactions: Interactions, recipe: Recipe) -> Iterator[Doubt]:

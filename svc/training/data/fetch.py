@@ -17,7 +17,7 @@ from svc.recipe.schema import Cleansing, Recipe
 from svc.settings import Settings
 from svc.sources.base import SourceContext, build_source
 from svc.training.data import interactions as cleaning
-from svc.training.data.doubts import doubts, rating_hint
+from svc.training.data.doubts import count_events, doubts, rating_hint
 from svc.training.data.features import FittedSide, SideName, fit_side
 from svc.training.data.id_doubts import id_doubts
 from svc.training.data.interactions import Interactions
@@ -96,6 +96,9 @@ def load(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str],
     del rows
     for reason, count in interactions.dropped.items():
         example = {"detail": interactions.reasons[reason]} if reason in interactions.reasons else {}
+        if reason == "unlisted_events":
+            listed = recipe.cleansing.event_weights or {}
+            example = {"detail": count_events({e: n for e, n in interactions.events.items() if e not in listed})}
         logs.emit(events.DATA_LOST_ROWS, reason=reason, count=count, **example)
     if interactions.future is not None:
         logs.emit(events.FUTURE_TIMES, count=interactions.future.count, detail=interactions.future.detail)

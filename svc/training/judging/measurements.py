@@ -205,8 +205,9 @@ def _popularity_and_breakdown(task: Task, evaluation: ModelEvaluation) -> dict[s
         name: _round(mean_popularity(items, popularity))
         for name, items in (("held_out", full.heldout.indices), ("trained", train.indices))
     }
-    lengths = np.diff(train.indptr)[full.offset + full.evaluated_users]
-    training = TrainingCounts(lengths, popularity, train.shape[0])
+    evaluated = full.offset + full.evaluated_users
+    met = (train[evaluated] != 0).astype(np.float32) if task.data.interactions.divides_rows else None
+    training = TrainingCounts(np.diff(train.indptr)[evaluated], popularity, train.shape[0], met)
     rows = breakdown(evaluation.rankings, evaluation.truth, training, seed=task.loaded.recipe.training.split.seed)
     groups = [{name: _round(value) for name, value in row.items()} for row in rows]
     return {"mean_popularity": means, "breakdown": groups}

@@ -2,7 +2,8 @@
 
 A mean over all users can hide that a model serves only active users well, or finds only popular items. So `breakdown`
 divides users by the length of their history into three groups of equal size. It also divides items by popularity into
-head, middle and tail. Each has a third of the training interactions, so the head has few items and the tail many.
+head, middle and tail. Each has a third of the training interactions, so the head has few items and the tail many. If
+seen items may be recommended, it also tells items that the user met before from items that are new to the user.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ def list_metrics(rankings: Sequence[Sequence[int]], truth: sparse.csr_matrix) ->
 
 ACTIVITY = ("few", "some", "many")
 POPULARITY = ("head", "middle", "tail")
-COVERAGE, NOVELTY = "coverage", "novelty"
+COVERAGE, NOVELTY, SHARE = "coverage", "novelty", "share"
 Part = tuple[str, str]
 """The group of a figure and the part of this group, for example ("popularity", "head")."""
 EVERYTHING = ("all", "all")
@@ -123,11 +124,14 @@ class TrainingCounts:
     - `history`, (evaluated users,), is the number of items in the history of each evaluated user.
     - `popularity`, (items,), is the number of users of each item.
     - `n_users` is the number of all users.
+    - `met`, (evaluated users, items), is 1 at chosen items that the user met before. It is None if such items are
+      never recommended.
     """
 
     history: NDArray[np.int64]
     popularity: NDArray[np.int64]
     n_users: int
+    met: sparse.csr_matrix | None = None
 
 
 def breakdown(
@@ -165,6 +169,13 @@ def breakdown(
         inside = np.zeros(truth.shape[1], dtype=bool)
         inside[: len(parts)] = parts == number
         figures += means(choices_of(truth, inside), ("popularity", name))
+    if training.met is not None:
+        met = truth.multiply(training.met).tocsr()
+        for name, choices in (("yes", met), ("no", (truth - met).tocsr())):
+            choices.eliminate_zeros()
+            of_part, n_users = ("met_before", name), int(np.count_nonzero(np.diff(choices.indptr)))
+            figures += means(choices, of_part)
+            figures.append(_row(of_part, SHARE, choices.nnz / max(truth.nnz, 1), (None, None), n_users))
     return [*figures, *_diversity(rankings, training, seed, confidence)]
 
 

@@ -116,14 +116,30 @@ def lead_sentences(header: Mapping[str, Any], metric: str) -> list[str]:
     return [f"{ahead} (interval {span(lead['interval'])}){users}: {verdict}."]
 
 
+def met_sentences(header: Mapping[str, Any]) -> list[str]:
+    """Return the shares and scores of held-out items met before and new to the user, or nothing without them."""
+    rows = [row for row in header["evaluation"].get("breakdown", ()) if row["group"] == "met_before"]
+    by = {(row["part"], row["metric"]): row["value"] for row in rows}
+    if not by:
+        return []
+    metric = header["metric"]
+    yes, no = (f"{by.get((part, metric), 0.0):.4f} {metric}" for part in ("yes", "no"))
+    return [
+        f"{by['yes', 'share']:.1%} of the held-out items were met before, in another event: they score {yes}."
+        f" The others were new to the user: {no}. Only these are discoveries."
+    ]
+
+
 def popularity_sentences(header: Mapping[str, Any]) -> list[str]:
     """Return the popularity of held-out and training items, or nothing for headers without these figures."""
     means = header["evaluation"].get("mean_popularity")
     if means is None:
         return []
     return [
+        *met_sentences(header),
         f"Held-out interactions are with items that have {means['held_out']:,.1f} training users on average. For"
-        f" training interactions it is {means['trained']:,.1f}. Data of another time may differ more: see split.scheme."
+        f" training interactions it is {means['trained']:,.1f}. Data of another time may differ more: see"
+        " split.scheme.",
     ]
 
 

@@ -42,6 +42,8 @@ _PARTS = {
     ("popularity", "head"): "choices among the most popular items (a third of the interactions)",
     ("popularity", "middle"): "among the next (another third)",
     ("popularity", "tail"): "among the long tail (the last third)",
+    ("met_before", "yes"): "choices of items that the user met before",
+    ("met_before", "no"): "of items that were new to the user",
 }
 
 

@@ -157,7 +157,7 @@ def _space(name: str, loaded: LoadedRecipe, data: TrainingData) -> Space:
         wanted=(training.search_space or {}).get(name),
         in_order=bool(loaded.recipe.recency),
     )
-    if training.repeats and name in ITEM_WEIGHTS:
+    if loaded.recipe.shows_history and name in ITEM_WEIGHTS:
         space = with_self_weight(space, (training.search_space or {}).get(name, {}).get(SELF_WEIGHT))
     return space if training.time_decay is None else _with_half_life(space, training.time_decay.half_life)
 

@@ -57,6 +57,85 @@ def test_many_repeats_cause_a_warning_unless_the_recipe_has_a_rule(
     assert found(tmp_path, pd.concat([frame, frame.head(5)]), **more) == {}
 
 
+def with_events(*kinds: str) -> pd.DataFrame:
+    """Return a row for each of `kinds`, each of another user and item."""
+    return pd.DataFrame({"user": [f"u{n}" for n in range(len(kinds))], "item": "i", "event": kinds})
+
+
+def of_events(tmp_path: Path, frame: pd.DataFrame, weights: dict[str, Any], **more: Any) -> dict[str, str]:
+    cleansing = {"event_weights": weights, **more.pop("cleansing", {})}
+    return found(tmp_path, frame, schema={"event_column": "event"}, cleansing=cleansing, **more)
+
+
+@pytest.mark.parametrize(
+    ("weights", "more", "warns"),
+    [
+        ({"view": 1, "buy": 10}, {}, True),
+        ({"view": 1, "buy": 1}, {}, False),
+        ({"buy": 10, "no": "exclude"}, {}, False),
+        ({"view": 1, "buy": 10}, {"cleansing": {"seen": ["view", "buy"]}}, False),
+        ({"view": 1, "buy": 10}, {"training": {"target": ["buy"]}}, False),
+        ({"view": 1, "buy": 10}, {"training": {"repeats": True}}, False),
+    ],
+)
+def test_weights_without_a_word_on_what_hides_cause_a_warning(
+    tmp_path: Path, weights: dict[str, Any], more: dict[str, Any], *, warns: bool
+) -> None:
+    """The warning has the two lines to add, with the event of the largest weight."""
+    message = of_events(tmp_path, with_events("view", "buy", "no"), weights, **more).get("events_all_seen", "")
+    assert ("`cleansing: {seen: [buy]}` and `training: {target: [buy]}`" in message) is warns
+
+
+@pytest.mark.parametrize(
+    ("kinds", "message"),
+    [
+        (["view"] * 95 + ["wish"] * 4 + ["lend"], ""),
+        (["view"] * 90 + ["wish"] * 4 + ["lend"] * 6, "events without a weight are dropped: 'lend' (6), 'wish' (4)"),
+        (["view"] * 95 + ["View "] * 5, ""),
+    ],
+)
+def test_many_rows_of_other_events_cause_a_warning(tmp_path: Path, kinds: list[str], message: str) -> None:
+    """One in twenty rows is not many."""
+    assert message in of_events(tmp_path, with_events(*kinds), {"view": 1}).get("unlisted_events", "")
+    assert bool(message) == ("unlisted_events" in of_events(tmp_path, with_events(*kinds), {"view": 1}))
+
+
+def test_an_event_that_never_occurs_causes_a_warning(tmp_path: Path) -> None:
+    messages = of_events(tmp_path, with_events("view", "buy"), {"view": 1, "buy": 1, "Buy": 1, "no": "exclude"})
+    assert messages == {"unlisted_events": "no row is of 'Buy', 'no': compare the spelling"}
+
+
+def test_repeated_events_are_not_to_be_counted(tmp_path: Path) -> None:
+    """A count would ignore the weights. The largest weight of a user and item counts already."""
+    frame = pd.concat([with_events("view", "buy")] * 2)
+    assert (
+        "`cleansing.dedup: sum` weighs them, `dedup: max` keeps it so"
+        in of_events(tmp_path, frame, {"view": 1, "buy": 1})["rows_repeat"]
+    )
+
+
+def test_a_training_names_the_dropped_events(make_recipe: Make, tmp_path: Path, log: Log) -> None:
+    """The record of the dropped rows has the events with their counts, and validation those of the first rows."""
+    rows = [f"u{n % 30},i{(n * 7 + n // 30) % 11},{DAY + n},{('view', 'buy', 'wish')[n % 3]}" for n in range(330)]
+    path = tmp_path / "events.csv"
+    path.write_text("\n".join(["user_id,item_id,ts,event", *rows]), encoding="utf-8")
+    schema = {"user_column": "user_id", "item_column": "item_id", "time_column": "ts", "time_unit": "s"}
+    blocks: dict[str, Any] = {
+        "schema": {**schema, "event_column": "event"},
+        "cleansing": {"event_weights": {"view": 1, "buy": 3}, "seen": ["buy"]},
+        "training": training("TopPop", target=["buy"]),
+    }
+    loaded = make_recipe(ratings=path, **blocks)
+    run(loaded)
+    lost = next(record for record in log if record["event"] == "rows_dropped")
+    assert (lost["reason"], lost["count"], lost["detail"]) == ("unlisted_events", 110, "'wish' (110)")
+    lines = [check.detail for check in validate(loaded, Settings(), {}) if check.name == "source"]
+    assert (
+        "events of the first 330 rows: 110 'buy' (weight 3), 110 'view' (weight 1), 110 'wish' (no weight, dropped)"
+        in lines
+    )
+
+
 @pytest.mark.parametrize(
     ("user", "item", "n_items", "warns"),
     [

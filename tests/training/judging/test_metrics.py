@@ -72,3 +72,18 @@ def test_empty_groups_have_no_figures() -> None:
     counts = TrainingCounts(np.array([1, 1]), np.array([2, 1, 1]), 2)
     parts = {row["part"] for row in breakdown([[0], []], truth, counts)}
     assert parts == {"all", "few", "some", "head"}
+
+
+def test_items_met_before_have_figures_of_their_own() -> None:
+    """The shares of the chosen items add up to 1, also if a part has no item."""
+    truth = sparse.csr_matrix(np.array([[1, 1, 0], [0, 0, 1]], np.float32))
+    met = sparse.csr_matrix(np.array([[1, 0, 1], [0, 0, 0]], np.float32))
+    counts = TrainingCounts(np.array([2, 1]), np.array([2, 1, 1]), 2, met)
+    rows = [row for row in breakdown([[0, 2], [2]], truth, counts) if row["group"] == "met_before"]
+    by = figures(rows)
+    assert (by["yes", "hit"], by["no", "hit"]) == (1.0, 0.5)
+    assert by["yes", "share"] == pytest.approx(1 / 3)
+    assert by["no", "share"] == pytest.approx(2 / 3)
+    assert {row["part"]: row["n_users"] for row in rows} == {"yes": 1, "no": 2}
+    nothing = TrainingCounts(counts.history, counts.popularity, 2, sparse.csr_matrix(truth.shape, dtype=np.float32))
+    assert figures(breakdown([[0, 2], [2]], truth, nothing))["yes", "share"] == 0.0
