@@ -67,7 +67,8 @@ def system(session: nox.Session) -> None:
 @nox.session
 def integration(session: nox.Session) -> None:
     """Against real servers: databases at SVC_TEST_POSTGRES_URL and SVC_TEST_MYSQL_URL, object stores, a browser."""
-    _install(session, "test", "integration", extras="metrics,postgres,mysql,s3,gcs,azure,bigquery,report")
+    extras = "metrics,postgres,mysql,s3,gcs,azure,bigquery,delta,iceberg,duckdb,report"
+    _install(session, "test", "integration", extras=extras)
     environment = {
         **CACHED,
         "SVC_TEST_AZURITE": os.environ.get("SVC_TEST_AZURITE") or _azurite(session),

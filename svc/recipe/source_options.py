@@ -10,7 +10,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstr
 from pydantic_core import PydanticKnownError
 
 from svc.errors import RecipeSecurityError
+from svc.logs import redact_text
 from svc.recipe.paths import Location, parse_location
+from svc.recipe.variables import SECRET
 
 Dtype = Literal["str", "string", "int", "int64", "float", "float64", "bool", "datetime"]
 Compression = Literal["infer", "none", "gzip", "bz2", "zstd", "zip"]
@@ -140,6 +142,42 @@ class ParquetOptions(FileOptions):
     """A Parquet file. Columns have the types that the file declares."""
 
 
+class DeltaOptions(Located):
+    """A Delta table."""
+
+    path: Name = Field(description="The folder of the table: local (relative to the recipe), s3://, gs:// or az://.")
+    version: Annotated[Whole, Field(ge=0)] | None = Field(default=None, description="Null: the latest version.")
+
+
+class IcebergOptions(Block):
+    """An Iceberg table, named by its metadata file or by its name in a catalog."""
+
+    path: Name | None = Field(default=None, description="A file metadata/*.metadata.json of the table.")
+    table: Name | None = Field(default=None, description="The name of the table in the catalog, such as shop.events.")
+    catalog: dict[str, Scalar] = Field(default_factory=dict, description="Properties of pyiceberg for the catalog.")
+    snapshot: Whole | None = Field(default=None, description="Null: the current snapshot.")
+
+    @model_validator(mode="after")
+    def _one_table(self) -> Self:
+        if (self.path is None) == (self.table is None):
+            raise ValueError("name the table by `path`, its metadata file, or by `table` in a `catalog`")
+        if self.location is not None and self.location.is_http:
+            raise ValueError("a table is a folder, which http(s) cannot list; name it in a store")
+        for name, value in self.catalog.items():
+            if SECRET.search(name) or redact_text(str(value)) != str(value):
+                variable = name.upper().replace(".", "__").replace("-", "_")
+                raise ValueError(
+                    f"catalog.{name} looks like a secret, and secrets do not belong in a recipe; give it in "
+                    f"PYICEBERG_CATALOG__DEFAULT__{variable}"
+                )
+        return self
+
+    @cached_property
+    def location(self) -> Location | None:
+        """Return the address of `path`, or None. Raises RecipeSecurityError for a forbidden address."""
+        return None if self.path is None else parse_location(self.path)
+
+
 class QueryOptions(Block):
     query: str = Field(
         min_length=1, max_length=200_000, description="One statement that returns rows; sent as it stands."
@@ -169,6 +207,8 @@ BUILT_IN_OPTIONS: dict[str, type[Block]] = {
     "csv": CsvOptions,
     "jsonl": JsonlOptions,
     "parquet": ParquetOptions,
+    "delta": DeltaOptions,
+    "iceberg": IcebergOptions,
     "sql": SqlOptions,
     "bigquery": BigQueryOptions,
 }

@@ -15,7 +15,7 @@ from svc.errors import RecipeError, RecipeSecurityError, UsageError
 PREFIX = "SVC_RECIPE_"
 _NAME = re.compile(r"SVC_RECIPE_[A-Za-z0-9_]+")
 _REFERENCE = re.compile(r"\$\{([^{}]*)\}")
-_SECRET = re.compile("SECRET|PASSWORD|PASSWD|TOKEN|KEY|AUTH|BEARER|CRED|PRIVATE", re.IGNORECASE)
+SECRET = re.compile("SECRET|PASSWORD|PASSWD|TOKEN|KEY|AUTH|BEARER|CRED|PRIVATE", re.IGNORECASE)
 _NEVER_EXPANDED = frozenset({"query", "query_parameters"})
 
 
@@ -99,7 +99,7 @@ def _expand_text(text: str, variables: Mapping[str, str], where: str) -> str:
 def _value(name: str, variables: Mapping[str, str], where: str) -> str:
     if not _NAME.fullmatch(name):
         raise RecipeError(f"{where}: ${{{name}}} is not a recipe variable; only ${{{PREFIX}<NAME>}} is expanded")
-    if _SECRET.search(name.removeprefix(PREFIX)):
+    if SECRET.search(name.removeprefix(PREFIX)):
         raise RecipeSecurityError(
             f"{where}: {name} looks like a secret by its name, and secrets do not belong in a recipe; "
             "give database addresses through `dsn_env`, cloud credentials through the client's own environment"

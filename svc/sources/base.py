@@ -45,6 +45,7 @@ _EXCEL = ("excel", "xlsx", "xls")
 _OTHER_TYPES = {
     **dict.fromkeys(("postgres", "postgresql", "mysql", "mariadb", "sqlite", "database", "db"), "sql"),
     **dict.fromkeys(("tsv", "text", "file", "pandas"), "csv"),
+    **dict.fromkeys(("deltalake", "delta-lake", "databricks"), "delta"),
     **dict.fromkeys(("bq", "google"), "bigquery"),
     **dict.fromkeys(("json", "ndjson", "json-lines", "jsonlines"), "jsonl"),
 }

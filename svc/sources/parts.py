@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from svc.errors import DataSourceError, RecipeError
+from svc.logs import redact_text
 from svc.recipe.paths import LOCAL, Location
 from svc.sources import files, objects
 from svc.sources.files import DataFile
@@ -29,10 +30,18 @@ if TYPE_CHECKING:
     from svc.recipe.source_options import FileOptions
     from svc.sources.base import SourceContext
 
+_FORMATS = {
+    "_delta_log": "is a Delta table, whose folder also has removed rows: set `type: delta`",
+    ".hoodie": "is a Hudi table, whose folder also has replaced rows: svc does not read Hudi; write its current "
+    "rows as Parquet to another folder",
+    "metadata": "is an Iceberg table, whose folder also has removed rows: set `type: iceberg`",
+}
+"""What a folder is by the name of a folder in it. Only `metadata` is also used by other tools."""
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 READ_AHEAD = 8
 """Number of small objects to fetch, each in one request, while earlier objects are parsed."""
 SMALL_OBJECT_BYTES = 8 << 20
+_ICEBERG = ".metadata.json"
 _MAGIC = re.compile(r"[*?\[]")
 _REMOTE_MAGIC = re.compile(r"[*\[]")  # s3://bucket/key?versionId=... names one object
 _BUCKET_SEGMENTS = 3  # scheme, empty, bucket
@@ -128,7 +137,7 @@ def find_parts(
     if options.sha256 is not None:
         raise RecipeError(f"{where}: sha256 is for one file, and this is a folder or a pattern; leave sha256 out")
     with files.file_errors(where):
-        listed = _list_files(location, pattern, context)
+        listed = _list_files(location, pattern, context, plain=".parquet" in extensions)
         matching = [entry for entry in listed if pattern.matches(_below(entry.name, pattern.base), extensions)]
     if not matching:
         kinds = " or ".join(extensions)
@@ -212,20 +221,49 @@ def _below(name: str, base: str) -> list[str]:
     return name[len(base) :].strip("/").split("/")
 
 
-def _list_files(location: Location, pattern: _Pattern, context: SourceContext) -> Iterator[_ListedFile]:
+def _require_plain(folder: Path) -> None:
+    """Raise DataSourceError if the folder, or the folder whose partition or data it is, is one of a table format."""
+    while True:
+        for name, text in _FORMATS.items():
+            if (folder / name).is_dir() and (name != "metadata" or any((folder / name).glob(f"*{_ICEBERG}"))):
+                raise DataSourceError(f"{folder} {text}")
+        if "=" not in folder.name and folder.name != "data":
+            return
+        folder = folder.parent
+
+
+def _require_plain_objects(uris: Iterable[str]) -> None:
+    """Raise DataSourceError if one of the objects is of a table format."""
+    for uri in uris:
+        *folders, last = uri.split("/")
+        for name, text in _FORMATS.items():
+            if name in folders and (name != "metadata" or (folders[-1] == name and last.endswith(_ICEBERG))):
+                raise DataSourceError(f"{redact_text('/'.join(folders[: folders.index(name)]))} {text}")
+
+
+def _list_files(location: Location, pattern: _Pattern, context: SourceContext, *, plain: bool) -> Iterator[_ListedFile]:
+    """Yield the files that the pattern may match. With `plain`, raise DataSourceError for a table format."""
     if location.is_remote:
-        for uri, size in objects.list_files(pattern.base, context.settings):
+        listed = objects.list_files(pattern.base, context.settings)
+        if plain:
+            _require_plain_objects(uri for uri, _ in listed)
+        for uri, size in listed:
             yield _ListedFile(Location(location.scheme, uri, None), uri, size)
         return
     base = context.base_dir / pattern.base
-    for path, names in _walk(base, [], pattern, (os.path.realpath(base),)):
+    for path, names in _walk(base, [], pattern, (os.path.realpath(base),), plain=plain):
         yield _ListedFile(Location(LOCAL, str(path), path), "/".join([pattern.base.rstrip("/"), *names]))
 
 
 def _walk(
-    folder: Path, names: list[str], pattern: _Pattern, above: tuple[str, ...]
+    folder: Path, names: list[str], pattern: _Pattern, above: tuple[str, ...], *, plain: bool
 ) -> Iterator[tuple[Path, list[str]]]:
-    """Yield each file below `folder` with its path below the base. Raises DataSourceError for a cycle of links."""
+    """Yield each file below `folder` with its path below the base.
+
+    Raises DataSourceError for a cycle of links, and with `plain` for a table format.
+    """
+    if plain:
+        _require_plain(folder)
     with os.scandir(folder) as entries:
         children = sorted(entries, key=lambda entry: entry.name)
     for entry in children:
@@ -236,7 +274,7 @@ def _walk(
             real = os.path.realpath(path)
             if real in above:
                 raise DataSourceError(f"{path} is a link to a folder that contains it")
-            yield from _walk(path, below, pattern, (*above, real))
+            yield from _walk(path, below, pattern, (*above, real), plain=plain)
         else:
             yield path, below
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from functools import reduce
+from operator import and_, or_
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -25,6 +27,15 @@ _REACHES: Final[Mapping[str, Callable[[float, float, float], bool]]] = {
 """For each comparison, a function (low, high, bound): whether a value between `low` and `high` may satisfy it."""
 
 
+_BOUNDS: Final = {
+    **dict.fromkeys(("gt", "gte"), ("gte",)),
+    **dict.fromkeys(("lt", "lte"), ("lte",)),
+    "eq": ("gte", "lte"),
+    "any": ("any",),
+}
+"""The comparisons, without strict ones, that follow from each operator of a filter."""
+
+
 def row_groups(
     file: pq.ParquetFile, where: RowFilter, hive: Hive, text_columns: frozenset[str]
 ) -> Iterator[tuple[int, int]]:
@@ -33,7 +44,7 @@ def row_groups(
     Yield all groups of a file that may have values which the filter cannot compare, so that the filter reports them.
     """
     leaves, first = _leaves(file), 0
-    comparable = all(_is_comparable(name, where, file.schema_arrow, hive, text_columns) for name in where.compared)
+    comparable = all(is_comparable(name, where, file.schema_arrow, hive, text_columns) for name in where.compared)
     for number in range(file.metadata.num_row_groups):
         group = file.metadata.row_group(number)
 
@@ -52,6 +63,25 @@ def row_groups(
         first += group.num_rows
 
 
+def condition(node: Filter, compare: Callable[[str, str, Any], Any]) -> Any:
+    """Return a condition of a library that every row satisfies that satisfies the filter, or None if there is none.
+
+    `compare(column, operator, operand)` returns the condition for `gte`, `lte` or `any`, or None. Conditions are joined
+    by & and |. Bounds are never strict, because libraries round them to the type of the column.
+    """
+    kind, *operands = node
+    if kind == "not":
+        return None
+    if kind == "field":
+        pairs = [(name, operand) for given, operand in operands[1] for name in _BOUNDS.get(given, ())]
+        parts = [compare(operands[0], name, operand) for name, operand in pairs]
+    else:
+        parts = [condition(part, compare) for part in operands[0]]
+    if kind == "any":
+        return None if any(part is None for part in parts) else reduce(or_, parts)
+    return reduce(and_, [part for part in parts if part is not None] or [None])
+
+
 def may_hold(node: Filter, reaches: Callable[[str, str, Any], bool]) -> bool:
     """Return False if no row satisfies the filter. `reaches(column, operator, operand)` tells this of one condition.
 
@@ -66,7 +96,7 @@ def may_hold(node: Filter, reaches: Callable[[str, str, Any], bool]) -> bool:
     return all(parts) if kind == "all" else any(parts)
 
 
-def _is_comparable(name: str, where: RowFilter, schema: pa.Schema, hive: Hive, text_columns: frozenset[str]) -> bool:
+def is_comparable(name: str, where: RowFilter, schema: pa.Schema, hive: Hive, text_columns: frozenset[str]) -> bool:
     """Return whether the type of a column guarantees that the filter can compare all of its values."""
     is_number = where.kinds[name] == NUMBER
     if name in hive:

@@ -50,6 +50,8 @@ def test_the_schema_has_every_block_source_and_shorthand() -> None:
         "csv",
         "jsonl",
         "parquet",
+        "delta",
+        "iceberg",
         "sql",
         "bigquery",
     ]
@@ -124,6 +126,7 @@ LIMITS = {
     "SourceSpec": {
         "header": "[0, 1000]",
         "skip_rows": "[0, 1000]",
+        "version": "[0, inf)",
         "query": "[1, 200000]",
         "connect_timeout_seconds": "[1, 600]",
         "statement_timeout_seconds": "[1, 86400]",
@@ -187,7 +190,7 @@ OF_RECIPES = {
     "> 0 <= 1": "Split.test_user_ratio",
     "> 0 <= 60,000": "Training.max_rank_ms",
     ">= -1": "Guardrail.min_relative_change Promotion.min_relative_change",
-    ">= 0": "CostGuardrail.max_relative_change Training.per_algorithm_trials",
+    ">= 0": "SourceSpec.version CostGuardrail.max_relative_change Training.per_algorithm_trials",
     ">= 0 < 1": "Split.test",
     ">= 0 < 4,294,967,296": "Split.seed Training.seed",
     ">= 0 <= 1": "NewItems.max_share NewItems.min_share Rehearsal.min_known_users Serving.diversity",
@@ -208,6 +211,7 @@ OF_RECIPES = {
         "InteractionSchema.event_column InteractionSchema.item_column InteractionSchema.time_column "
         "InteractionSchema.user_column InteractionSchema.weight_column ItemMetadata.fields "
         "ItemMetadata.id_column Output.path ServingLimit.field ServingPin.item_id SourceSpec.explode SourceSpec.path "
+        "SourceSpec.table "
         "SourceSpec.project SourceSpec.type"
     ),
     ">= 1 <= 100,000": "NewItems.max_items",

@@ -187,6 +187,20 @@ def test_faulty_files_end_the_training_with_their_fault(
     assert str(path) in error
 
 
+def test_faulty_tables_of_a_lake_end_the_training_with_their_fault(fails: Fails, tmp_path: Path) -> None:
+    """A folder with removed rows is no Parquet folder. A missing table, and metadata that is none, are named."""
+    (tmp_path / "lake/_delta_log").mkdir(parents=True)
+    (tmp_path / "a.metadata.json").write_text("{}")
+    assert "set `type: delta`" in fails({"type": "parquet", "path": str(tmp_path / "lake")})["error"]
+    for kind, name, words in (
+        ("delta", "lake", "delta: "),
+        ("delta", "absent", "absent does not exist"),
+        ("iceberg", "absent.metadata.json", "absent.metadata.json does not exist"),
+        ("iceberg", "a.metadata.json", "iceberg: "),
+    ):
+        assert words in fails({"type": kind, "path": str(tmp_path / name)})["error"]
+
+
 class Front:
     """A proxy of a database that forwards `limit` bytes and then sends nothing more or closes the connection."""
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from svc.errors import DataSourceError, RecipeError
 from svc.settings import Settings
-from svc.sources.parts import _fits
+from svc.sources.parts import _fits, _require_plain_objects
 
 IDS = ("user_id", "item_id")
 
@@ -58,7 +58,7 @@ def test_an_absolute_path_may_be_a_folder(make: Any, tmp_path: Path) -> None:
 def test_markers_and_files_with_other_extensions_are_skipped(make: Any, tmp_path: Path) -> None:
     """Names that begin with _ or . are skipped at every level."""
     days(tmp_path / "lake", 2)
-    for name in ("_SUCCESS", ".hidden.parquet", "_temporary/0/a.parquet", "_delta_log/0.json", "readme.txt"):
+    for name in ("_SUCCESS", ".hidden.parquet", "_temporary/0/a.parquet", "_spark_metadata/0.json", "readme.txt"):
         csv(tmp_path / "lake" / name, "no table")
     assert len(make("parquet", path="lake").fetch()) == 2
     assert len(make("parquet", path="lake/**/*.parquet").fetch()) == 2
@@ -281,3 +281,45 @@ def test_many_objects_are_read_like_files(
         make("parquet", path=f"{bucket}/none/", **asked).fetch_arrow()
     with pytest.raises(DataSourceError, match=r"does not exist"):
         make("parquet", path=f"{bucket}/none", **asked).fetch_arrow()
+
+
+@pytest.mark.parametrize(
+    ("marker", "words"),
+    [
+        ("_delta_log/00000.json", r"table is a Delta table, .*removed rows: set `type: delta`"),
+        (".hoodie/hoodie.properties", r"table is a Hudi table, .*: svc does not read Hudi; write its current rows as"),
+        ("metadata/v1.metadata.json", r"table is an Iceberg table, .*removed rows: set `type: iceberg`"),
+    ],
+)
+def test_folders_of_table_formats_are_no_parquet(make: Any, tmp_path: Path, marker: str, words: str) -> None:
+    """They hold removed rows, too. Neither a pattern, a partition nor a folder above reads them."""
+    parquet(tmp_path / "lake/table/data/day=1/a.parquet", user_id=["u"], item_id=["i"])
+    parquet(tmp_path / "lake/table/b.parquet", user_id=["u"], item_id=["i"])
+    (tmp_path / "lake/table" / marker).parent.mkdir()
+    (tmp_path / "lake/table" / marker).touch()
+    for path in (
+        "lake/table",
+        "lake",
+        "lake/*/*.parquet",
+        "lake/table/*.parquet",
+        "lake/table/data",
+        "lake/table/data/day=1",
+    ):
+        with pytest.raises(DataSourceError, match=words):
+            make("parquet", path=path).fetch()
+    with pytest.raises(DataSourceError, match=words):
+        make("parquet", path="lake/table").probe()
+    uris = [f"s3://b/lake/table/{name}" for name in (marker, "b.parquet")]
+    with pytest.raises(DataSourceError, match=f"^s3://b/lake/{words}"):
+        _require_plain_objects(uris)
+
+
+def test_a_folder_called_metadata_is_no_table_format(make: Any, tmp_path: Path) -> None:
+    """Only the metadata files of Iceberg make it one. Files of csv are never of a table format."""
+    parquet(tmp_path / "lake/a.parquet", user_id=["u"], item_id=["i"])
+    parquet(tmp_path / "lake/metadata/b.parquet", user_id=["u"], item_id=["i"])
+    assert len(make("parquet", path="lake").fetch()) == 2
+    csv(tmp_path / "texts/a.csv", "user_id,item_id\nu,i\n")
+    (tmp_path / "texts/_delta_log").mkdir()
+    assert len(make("csv", path="texts").fetch()) == 1
+    _require_plain_objects(["s3://b/lake/metadata/b.parquet", "s3://b/metadata/lake/v1.metadata.json"])

@@ -1,0 +1,160 @@
+"""The common part of sources that read a version of a table in a table format, such as Delta or Iceberg.
+
+The format's library applies the filter of `fetch_where` as far as it can. It skips files by their statistics.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from svc import install_command
+from svc.errors import ConfigError, DataSourceError, SvcError
+from svc.logs import redact_text
+from svc.sources import arrow
+from svc.sources.prefilter import condition, is_comparable
+from svc.sources.table import TableBuilder, choose_columns
+
+if TYPE_CHECKING:
+    import pandas
+    from numpy.typing import NDArray
+
+    from svc.recipe.filter_tree import RowFilter
+    from svc.sources.base import SourceContext
+
+BOUNDED_BATCH_ROWS = 1024
+_SAMPLE_BATCH_ROWS = 1024
+
+
+class LakeTable(ABC):
+    """An open version of a table. `where` names it in messages."""
+
+    where: str
+    schema: pa.Schema
+
+    @abstractmethod
+    def n_rows(self) -> int: ...
+
+    @abstractmethod
+    def batches(self, columns: list[str], condition: Any, n_rows: int | None) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that may satisfy `condition`, or all rows for None, in batches of at most `n_rows` rows."""
+
+    @abstractmethod
+    def compare(self, name: str, operator_name: str, operand: Any) -> Any:
+        """Return the condition that a column is `gte` or `lte` a number or `any` of texts, or None if it cannot."""
+
+
+class LakeSource(ABC):
+    type_name: ClassVar[str]
+
+    def __init__(self, config: Any, context: SourceContext) -> None:
+        self._config = config
+        self._context = context
+
+    @abstractmethod
+    def _open(self) -> LakeTable: ...
+
+    def fetch(self) -> pandas.DataFrame:
+        """Return the wanted columns. Raises DataSourceError for a table that cannot be read or lacks a column.
+
+        Raises ConfigError without the library of the format.
+        """
+        return self._whole().finish()
+
+    def fetch_arrow(self) -> pa.Table:
+        """Return the same as `fetch`, without pandas."""
+        return self._whole().finish_arrow()
+
+    def _whole(self) -> TableBuilder:
+        with self._table() as table:
+            builder, columns = self._begin(table)
+            for batch in table.batches(columns, None, self._batch_rows):
+                builder.add(batch)
+            return builder
+
+    def fetch_where(
+        self, where: RowFilter, keep: Callable[[pandas.DataFrame], NDArray[np.bool_]]
+    ) -> tuple[pandas.DataFrame, NDArray[np.int64], int]:
+        """Return the n rows that `keep` selects, their positions, (n,), and the number of all rows.
+
+        Positions count only the rows that the format's library did not leave out, because it tells no others.
+        """
+        with self._table() as table:
+            builder, columns = self._begin(table)
+            n_read, positions = 0, [np.empty(0, np.int64)]
+            for batch in table.batches(columns, self._condition(table, where), self._batch_rows):
+                frame = self._columns_of(where, table, batch)
+                frame.index += n_read
+                rows = np.flatnonzero(keep(frame))
+                builder.add(batch.take(pa.array(rows)))
+                positions.append(n_read + rows)
+                n_read += batch.num_rows
+            return builder.finish(), np.concatenate(positions), table.n_rows()
+
+    def _condition(self, table: LakeTable, where: RowFilter) -> Any:
+        """Return the condition that every wanted row satisfies, or None if all rows must be read.
+
+        All are read if the filter cannot compare the values of a column, so that it reports them.
+        """
+        texts = self._context.text_columns
+        if not all(is_comparable(name, where, table.schema, {}, texts) for name in where.compared):
+            return None
+        return condition(where.tree, table.compare)
+
+    def _columns_of(self, where: RowFilter, table: LakeTable, batch: pa.RecordBatch) -> pandas.DataFrame:
+        builder = TableBuilder(replace(self._context, columns=tuple(where.kinds), progress=None), table.where)
+        builder.add(batch.select(list(where.kinds)))
+        return builder.finish()
+
+    def probe(self) -> list[str]:
+        """Read the table's metadata only."""
+        with self._table() as table:
+            columns = choose_columns(self._context, table.schema.names, table.where)
+            return [
+                f"{table.where}: readable, {table.n_rows()} rows",
+                f"{table.where}: has the columns {', '.join(columns)}",
+            ]
+
+    def sample(self, n_rows: int) -> pandas.DataFrame:
+        """Return the first rows of `fetch`."""
+        with self._table() as table:
+            builder, columns = self._begin(table, all_rows=False)
+            for batch in table.batches(columns, None, _SAMPLE_BATCH_ROWS):
+                builder.add(batch.slice(0, n_rows - builder.n_rows))
+                if builder.n_rows >= n_rows:
+                    break
+            return builder.finish()
+
+    @property
+    def _batch_rows(self) -> int | None:
+        return None if self._context.bounds is None else BOUNDED_BATCH_ROWS
+
+    def _begin(self, table: LakeTable, *, all_rows: bool = True) -> tuple[TableBuilder, list[str]]:
+        """Return a builder with the wanted columns and no rows, and these columns. Check the bounds of a server."""
+        if self._context.bounds is not None and all_rows:
+            self._context.bounds.check(table.n_rows(), 0, table.where)
+        columns = choose_columns(self._context, table.schema.names, table.where)
+        builder = TableBuilder(self._context, table.where)
+        builder.add(arrow.empty(pa.schema([table.schema.field(name) for name in columns])))
+        return builder, columns
+
+    @contextmanager
+    def _table(self) -> Iterator[LakeTable]:
+        """Yield the open table. Every exception of its library becomes a DataSourceError on one line."""
+        try:
+            yield self._open()
+        except SvcError:
+            raise
+        except ImportError as error:
+            raise ConfigError(
+                f"{self.type_name} needs an extra: {install_command(self.type_name)} ({error.name} is missing)"
+            ) from None
+        except Exception as error:
+            words = " ".join(redact_text(str(error)).split())[:400]
+            raise DataSourceError(f"{self.type_name}: {type(error).__name__}: {words}") from error
