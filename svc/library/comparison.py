@@ -248,14 +248,17 @@ def _figures(tables: Sequence[NDArray[np.float64]], names: Sequence[str], word: 
 
     `names` are the labels of the rows. `word` is the name of the columns of means.
     """
+    least = 0.0 if word == "mean" else -1.0
     columns = pd.MultiIndex.from_product([asked.metrics, (word, "low", "high")], names=["metric", ""])
     rows = []
     for table in tables:
         scores = table.mean(axis=0)
+        bounds = min(least, float(table.min())), max(1.0, float(table.max()))
         ends = intervals(scores, seed=0, confidence=asked.confidence)
         figures: list[float] = []
         for mean, (low, high), times in zip(scores.mean(axis=0), ends, _widening(table), strict=True):
-            figures += [mean, mean - times * (mean - low), mean + times * (high - mean)]
+            ends_of_mean = np.clip((mean - times * (mean - low), mean + times * (high - mean)), *bounds)
+            figures += [mean, *ends_of_mean.tolist()]
         rows.append(figures)
     return pd.DataFrame(rows, index=pd.Index(names, name="candidate"), columns=columns)
 

@@ -16,7 +16,7 @@ from svc.recipe.serving_schema import ItemMetadata
 from svc.recipe.source_options import SourceSpec
 from svc.settings import Settings
 from svc.sources.base import SourceContext, build_source
-from svc.training.data.doubts import MOST_EVENTS, Doubt, doubts, rating_hint
+from svc.training.data.doubts import MOST_EVENTS, Doubt, column_hints, doubts
 from svc.training.data.features import SideName, sample_warnings
 from svc.training.data.fetch import feature_context, interaction_context, uses_time
 from svc.training.data.id_doubts import id_doubts
@@ -63,9 +63,8 @@ def validate(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, s
     yield from _check("training.storage_path", lambda: _storage(training.storage_path, loaded))
     for name, spec, context, check_frame in _sources(loaded, settings, variables):
         yield from _check(name, partial(_probe_source, spec, context, check_frame))
-        rating = rating_hint(loaded, context) if name == "source" else None
-        if rating is not None:
-            yield Check(name, True, f"warning: {rating.message}")
+        for hint in column_hints(loaded, context) if name == "source" else ():
+            yield Check(name, True, f"warning: {hint.message}")
 
 
 def _check(name: str, check: Callable[[], Iterable[str]]) -> Iterator[Check]:

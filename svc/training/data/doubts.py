@@ -16,8 +16,16 @@ from svc.recipe.load import LoadedRecipe
 from svc.recipe.schema import Cleansing, InteractionSchema, Recipe
 from svc.recipe.source_options import BUILT_IN_OPTIONS, Located
 from svc.sources.base import SourceContext, build_source
+from svc.training.data.id_doubts import yaml_key
 from svc.training.data.interactions import Interactions, check_unused_times
-from svc.training.data.times import looks_like_time, odd_years, time_column
+from svc.training.data.times import (
+    calendar_hint,
+    fitting_unit,
+    latest_is_old,
+    odd_years,
+    time_column,
+    to_nanoseconds,
+)
 from svc.training.data.weights import of_numbers
 
 MANY_REPEATS: Final = 0.1
@@ -29,11 +37,15 @@ MOST_EVENTS: Final = 10
 FAR_MORE: Final = 3
 """Ratio of items to users above which one suspicious column name suffices for the warning of swapped columns."""
 SAMPLED_ROWS: Final = 1000
-"""Number of first rows in which `rating_hint` looks for a rating."""
+"""Number of first rows in which `column_hints` looks for columns."""
 MOST_VALUES: Final = 21
 """Maximum number of distinct values of a column that counts as a rating, as many as from 0 to 10 in steps of a half."""
 LARGEST_VALUE: Final = 100
-"""Largest value of a column that counts as a rating."""
+"""Largest value of a column that counts as a rating. Its median is above 1, unless it only holds 0 and 1 or the like:
+counts are mostly 1 with a long tail, and a filter for their upper half would drop nearly all rows."""
+FEW_BELOW: Final = 0.2
+"""Share of numbers below 0 under which these are returns among amounts."""
+_SHOWN_CHARACTERS = 40
 _LOW_SHARE: Final = 0.6
 """Share of the distinct ratings, the lowest, that the example filter in a hint drops. Of five stars it keeps 4 and 5.
 """
@@ -71,7 +83,16 @@ def _time_unit(frame: pd.DataFrame, interactions: Interactions, schema: Interact
         return
     if interactions.times is None:
         check_unused_times(frame, schema)
-    message = schema.time_unit and odd_years(time_column(frame, schema.time_columns), schema.time_unit)
+    column, times = time_column(frame, schema.time_columns), interactions.times
+    message = schema.time_unit and (calendar_hint(column) or odd_years(column, schema.time_unit))
+    if times is None and not message:
+        times = to_nanoseconds(column.head(SAMPLED_ROWS), schema.time_form)
+    if not message and times is not None and latest_is_old(times):
+        latest = pd.Timestamp(int(times.max())).date()
+        message = (
+            f"all times lie before 1990, the last on {latest}: correct schema.time_unit or schema.time_format, or "
+            f"leave schema.time_column out if {schema.time_name!r} holds no times"
+        )
     if message:
         yield Doubt("time_unit_doubtful", "schema.time_unit", message)
 
@@ -82,8 +103,8 @@ def _repeats(interactions: Interactions, recipe: Recipe) -> Iterator[Doubt]:
     n_repeats = interactions.dropped.get("duplicates", 0)
     share = n_repeats / max(n_repeats + len(interactions), 1)
     if not decided and share >= MANY_REPEATS:
-        # A count would lose the weights of events.
-        weighs, kept = ("sum", "max") if recipe.schema_.event_column is not None else ("count", "keep_last")
+        weighs = "sum" if recipe.schema_.is_weighted else "count"  # a count would lose the weights
+        kept = "keep_last" if recipe.schema_.event_column is None else "max"
         yield Doubt(
             "rows_repeat",
             "training.repeats",
@@ -132,7 +153,8 @@ def _swapped_columns(interactions: Interactions, recipe: Recipe) -> Iterator[Dou
             "columns_swapped",
             "schema",
             f"user_column is {schema.user_column!r} with {n_users} ids, item_column {schema.item_column!r} with "
-            f"{n_items}: are they swapped? Items are recommended to users",
+            f"{n_items}: are they swapped? Items are recommended to users: `schema: {{user_column: "
+            f"{yaml_key(schema.item_column)}, item_column: {yaml_key(schema.user_column)}}}`",
         )
 
 
@@ -141,56 +163,68 @@ def _weights(column: pd.Series, name: str) -> Iterator[Doubt]:
 
     Raise MinDataViolation if no value is a finite number above 0.
     """
-    values = of_numbers(column).values
-    n_unusable = int(pd.isna(values).sum())
+    values, key = of_numbers(column).values, yaml_key(name)
+    unusable = pd.isna(values)
+    n_unusable = int(unusable.sum())
+    texts = [text for text in column[unusable].dropna().astype(str).unique() if text.strip() and not _is_number(text)]
+    expression = f"`SELECT CAST(REPLACE({name}, ',', '.') AS DOUBLE) AS {name}, ...`"
+    as_text = f", such as the text {texts[0][:_SHOWN_CHARACTERS]!r}: write numbers with a point" if texts else ""
+    as_text += f", or read them by a query, {expression}" if texts else ""
     if n_unusable == len(values) > 0:
-        raise MinDataViolation(
-            f"no row has a {name!r} above 0: is it the weight? Leave schema.weight_column out, or name another column"
-        )
+        mend = as_text or ": is it the weight? Leave schema.weight_column out, or name another column"
+        raise MinDataViolation(f"no row has a {name!r} above 0{mend}")
     if n_unusable:
+        mend = as_text or (
+            f": `cleansing.where: {{{key}: {{gt: 0}}}}` leaves them out, `cleansing.hide: {{{key}: {{lte: 0}}}}` also "
+            "hides their items"
+        )
         yield Doubt(
             "weights_unusable",
             "schema.weight_column",
-            f"{n_unusable} of {len(values)} rows are dropped, since their {name!r} is not a number above 0: "
-            "`cleansing.where` leaves out rows that are no choices, `cleansing.hide` also hides their items",
+            f"{n_unusable} of {len(values)} rows are dropped, since their {name!r} is not a number above 0{mend}",
         )
-    if looks_like_time(median := pd.Series(values).median()):
+    unit = fitting_unit(median := pd.Series(values).median())
+    if unit is not None:
         yield Doubt(
             "weights_look_like_times",
             "schema.weight_column",
-            f"{name!r} holds numbers around {median:.3g}, which look like times: is it `schema.time_column`?",
+            f"{name!r} holds numbers around {median:.3g}, which look like times: is it "
+            f"`schema: {{time_column: {key}, time_unit: {unit}}}`?",
         )
 
 
-def rating_hint(loaded: LoadedRecipe, context: SourceContext) -> Doubt | None:
-    """Return a hint about the first column that looks like a rating and is not used well, or None without one.
+def _is_number(text: str) -> bool:
+    return not pd.isna(pd.to_numeric(text, errors="coerce"))
 
-    Such a column is not used by the recipe, or is only compared with numbers by `cleansing.where` and not by
+
+def column_hints(loaded: LoadedRecipe, context: SourceContext) -> list[Doubt]:
+    """Return hints about columns that the recipe does not use well: the first rating, and the first amounts below 0.
+
+    A rating is not used by the recipe, or is only compared with numbers by `cleansing.where` and not by
     `cleansing.hide`. `context` has the columns that the recipe uses.
 
     Only the first rows are read, and only if the source has a `sample` method and is not remote. From a remote store or
-    a database, this would cost more than the hint is worth.
+    a database, this would cost more than the hints are worth.
     """
     spec = loaded.recipe.source
     if spec.type in BUILT_IN_OPTIONS:
         options = BUILT_IN_OPTIONS[spec.type].model_validate(spec.options)
         if not isinstance(options, Located) or options.location.is_remote:
-            return None
+            return []
     source = build_source(spec, replace(context, columns=None, progress=None))
     sample = getattr(source, "sample", None)
+    hints: dict[str, Doubt] = {}
     if sample is None:
-        return None
+        return []
     with suppress(SvcError):  # the training reads the table next and reports the error
         frame: pd.DataFrame | None = sample(SAMPLED_ROWS)
-        recipe = loaded.recipe
-        used = {*(context.columns or ()), *recipe.schema_.time_columns}
-        if frame is not None:
-            not_hidden = _columns_not_hidden(recipe.cleansing)
-            hints = (
-                _hint(frame[name], str(name), is_used=name in used) for name in frame if name not in used - not_hidden
-            )
-            return next((hint for hint in hints if hint is not None), None)
-    return None
+        used = {*(context.columns or ()), *loaded.recipe.schema_.time_columns}
+        compared = _columns_not_hidden(loaded.recipe.cleansing)
+        columns = [] if frame is None else [column for name, column in frame.items() if name not in used - compared]
+        for column in columns:
+            if hint := _hint(column, str(column.name), is_used=column.name in used):
+                hints.setdefault(hint.code, hint)
+    return list(hints.values())
 
 
 def _columns_not_hidden(cleansing: Cleansing) -> set[str]:
@@ -203,23 +237,29 @@ def _columns_not_hidden(cleansing: Cleansing) -> set[str]:
 
 
 def _hint(column: pd.Series, name: str, *, is_used: bool) -> Doubt | None:
-    """Return the hint about a column, or None if its values do not look like ratings.
+    """Return the hint about a column, or None if its values look neither like ratings nor like amounts.
 
     `is_used` is True if `cleansing.where` uses the column, and False if the recipe does not use it.
     """
     if isinstance(column.dtype, pd.CategoricalDtype):
         return None
     numbers = pd.to_numeric(column.dropna().astype(str), errors="coerce")
-    values = sorted(set(numbers))
-    is_rating = 1 < len(values) <= MOST_VALUES and not numbers.isna().any() and values[0] >= 0
-    if not is_rating or values[-1] > LARGEST_VALUE:
+    if not len(numbers) or numbers.isna().any():
+        return None
+    values, key = sorted(set(numbers)), yaml_key(name)
+    n_below = int((numbers < 0).sum())
+    if 0 < n_below < FEW_BELOW * len(numbers):
+        return None if is_used else _amounts_below_zero(name, n_below, len(numbers))
+    is_count = float(numbers.median()) <= 1 and values[-1] > 2
+    is_rating = 1 < len(values) <= MOST_VALUES and values[0] >= 0 and values[-1] <= LARGEST_VALUE
+    if not is_rating or is_count:
         return None
     if is_used:
         return Doubt(
             "rating_not_hidden",
             "source",
             f"`cleansing.where` compares the column {name!r} and forgets the rows that it drops, so items that a user "
-            f"rated low are recommended to them; `cleansing.hide: {{{name}: {{lt: ...}}}}` with the same bound hides "
+            f"rated low are recommended to them; `cleansing.hide: {{{key}: {{lt: ...}}}}` with the same bound hides "
             "them",
         )
     high = values[int(_LOW_SHARE * len(values))]
@@ -227,7 +267,16 @@ def _hint(column: pd.Series, name: str, *, is_used: bool) -> Doubt | None:
         "rating_unused",
         "source",
         f"the column {name!r} holds {len(values)} numbers from {values[0]:g} to {values[-1]:g} and is not used: every "
-        f"row counts as a choice; `cleansing.where: {{{name}: {{gte: {high:g}}}}}` keeps the high ones and "
-        f"`cleansing.hide: {{{name}: {{lt: {high:g}}}}}` never recommends the others to that user, "
+        f"row counts as a choice; `cleansing.where: {{{key}: {{gte: {high:g}}}}}` keeps the high ones and "
+        f"`cleansing.hide: {{{key}: {{lt: {high:g}}}}}` never recommends the others to that user, "
         f"`schema.weight_column: {name}` weighs them",
+    )
+
+
+def _amounts_below_zero(name: str, n_below: int, n_rows: int) -> Doubt:
+    return Doubt(
+        "amounts_below_zero",
+        "source",
+        f"the column {name!r} is below 0 in {n_below} of {n_rows} rows and above in the others, as for returns, and is "
+        f"not used: every row counts as a choice; `cleansing.where: {{{yaml_key(name)}: {{gt: 0}}}}` drops these rows",
     )

@@ -17,7 +17,7 @@ from svc.recipe.schema import Cleansing, Recipe
 from svc.settings import Settings
 from svc.sources.base import SourceContext, build_source
 from svc.training.data import interactions as cleaning
-from svc.training.data.doubts import count_events, doubts, rating_hint
+from svc.training.data.doubts import column_hints, count_events, doubts
 from svc.training.data.features import FittedSide, SideName, fit_side
 from svc.training.data.id_doubts import id_doubts
 from svc.training.data.interactions import Interactions
@@ -68,9 +68,8 @@ def load(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str],
     recipe = loaded.recipe
     context = interaction_context(loaded, settings, variables, progress)
     source = build_source(recipe.source, context)
-    rating = rating_hint(loaded, context)
-    if rating is not None:
-        logs.emit(events.RECIPE_WARNING, code=rating.code, field=rating.field, message=rating.message)
+    for hint in column_hints(loaded, context):
+        logs.emit(events.RECIPE_WARNING, **hint._asdict())
     rows = fetch_kept(source, recipe.cleansing.where, recipe.cleansing.hide)
     started_ns = time.time_ns()  # after the fetch: it may take minutes and return rows written meanwhile
     n_fetched = len(rows.frame) + (rows.n_dropped or 0)
@@ -87,11 +86,11 @@ def load(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str],
         seen=recipe.seen,
         target=recipe.target,
     )
-    for code, field, message in doubts(rows.frame, interactions, recipe):
-        logs.emit(events.RECIPE_WARNING, code=code, field=field, message=message)
+    for doubt in doubts(rows.frame, interactions, recipe):
+        logs.emit(events.RECIPE_WARNING, **doubt._asdict())
     for side, name in (("user", recipe.schema_.user_column), ("item", recipe.schema_.item_column)):
-        for doubt in id_doubts(rows.frame[name], side, recipe.source.type, are_rows=True):
-            doubt.log()
+        for of_ids in id_doubts(rows.frame[name], side, recipe.source.type, are_rows=True):
+            of_ids.log()
     n_kept = len(rows.frame)
     del rows
     for reason, count in interactions.dropped.items():
@@ -132,8 +131,8 @@ def _check_metadata(
     A table that cannot be read only causes a warning, because a server goes on with the one that it has.
     """
     try:
-        for code, field, message in metadata_doubts(loaded, settings, variables, interactions.item_ids):
-            logs.emit(events.RECIPE_WARNING, code=code, field=field, message=message)
+        for doubt in metadata_doubts(loaded, settings, variables, interactions.item_ids):
+            logs.emit(events.RECIPE_WARNING, **doubt._asdict())
     except MetadataError:
         raise
     except SvcError as error:

@@ -19,6 +19,7 @@ from svc.training.data.times import (
     NO_START,
     bad_times,
     blank_ids,
+    calendar_hint,
     from_reference,
     future_times,
     odd_years,
@@ -451,7 +452,7 @@ def _times(frame: pd.DataFrame, schema: InteractionSchema) -> Times:
     assert schema.time_column is not None, "the recipe asks for time_column wherever times are used"
     column = time_column(frame, schema.time_columns)
     if pd.api.types.is_numeric_dtype(column.dtype) and schema.time_form is None:
-        near = odd_years(column, None)
+        near = calendar_hint(column) or odd_years(column, None)
         raise TimeUnitRequired(
             f"schema.time_column {schema.time_name!r} holds numbers: say what they count in schema.time_unit "
             f"(s, ms, us or ns{f'; {near}' if near else ''}), or in Python as svc.train(..., time_unit=...)."

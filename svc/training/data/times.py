@@ -177,6 +177,9 @@ MANY = 0.05
 """A training warns if more than this share of rows has no usable id or time."""
 
 _PLAUSIBLE_S = (631_152_000.0, 4_102_444_800.0)  # 1990 to 2100
+_YEARS = (1900, 2100)
+_SPREADSHEET_DAYS = (20_000, 75_000)
+"""Days since 1899-12-30, from 1954 to 2105."""
 _SHOWN_CHARACTERS = 40
 
 
@@ -218,6 +221,11 @@ def _first_value(column: pd.Series, mask: NDArray[np.bool_], name: str, position
     return f"the time column {name!r} holds {shown} in data row {_data_row(row, positions)}"
 
 
+def latest_is_old(times: NDArray[np.int64]) -> bool:
+    """Return whether all readable `times`, (n,) in nanoseconds since 1970, lie before 1990, and there is one."""
+    return BAD_TIME < int(times.max(initial=BAD_TIME)) < _PLAUSIBLE_S[0] * 1_000_000_000
+
+
 def odd_years(column: pd.Series, unit: str | None) -> str | None:
     """Return a note if the first time is a number that lies between 1990 and 2100 in another unit than `unit`.
 
@@ -232,9 +240,36 @@ def odd_years(column: pd.Series, unit: str | None) -> str | None:
     return f"{first} is far from today when it counts {unit}{_unit_hint(first)}"
 
 
-def looks_like_time(value: float) -> bool:
-    """Return whether `value` is a time between 1990 and 2100 in some unit."""
-    return bool(_fitting_units(value))
+def calendar_hint(column: pd.Series) -> str | None:
+    """Return a note on numbers that count no seconds: days as 20240131, years, or days of a spreadsheet, else None.
+
+    The note has the lines that read them. All numbers of the column must fit.
+    """
+    plain = column.dropna()
+    plain = plain.astype(object) if isinstance(plain.dtype, pd.CategoricalDtype) else plain
+    if not len(plain) or not (pd.api.types.is_numeric_dtype(plain.dtype) or pd.api.types.is_object_dtype(plain.dtype)):
+        return None
+    numbers = pd.to_numeric(plain, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+    low, high = float(numbers.min()), float(numbers.max())
+    shown = f"{numbers[0]:.0f}"
+    if (numbers % 1 == 0).all():
+        days, months = numbers % 100, numbers // 100 % 100
+        are_days = (days >= 1).all() and (days <= 31).all() and (months >= 1).all() and (months <= 12).all()
+        if low >= _YEARS[0] * 10_000 and high < (_YEARS[1] + 1) * 10_000 and are_days:
+            return f'{shown} is a day of the calendar: write `schema.time_format: "%Y%m%d"` and no time_unit'
+        if low >= _YEARS[0] and high <= _YEARS[1]:
+            return f'{shown} is a year: write `schema.time_format: "%Y"` and no time_unit'
+    if low >= _SPREADSHEET_DAYS[0] and high <= _SPREADSHEET_DAYS[1]:
+        return (
+            f"{shown} is a day as spreadsheets count them: save the column as dates, such as 2024-01-31, or read it by "
+            f"a query, `SELECT ({column.name} - 25569) * 86400 AS {column.name}, ...`, with `schema.time_unit: s`"
+        )
+    return None
+
+
+def fitting_unit(value: float) -> str | None:
+    """Return a unit in which `value` is a time between 1990 and 2100, or None if it is in none."""
+    return next(iter(_fitting_units(value)), None)
 
 
 def _unit_hint(value: Any) -> str:

@@ -55,6 +55,8 @@ DEFAULT_COMPONENTS = 20
 """irspack's default for iALS, for a trial without this parameter."""
 _AT_ONCE = 256
 _DIGITS = 12
+DIFFERENCES = frozenset({"lead_over_popularity", "known_change"})
+"""Figures that are no scores but compare two of them."""
 
 Measured = dict[str, dict[str, float]]
 Figures = TypeVar("Figures")
@@ -225,10 +227,11 @@ def _intervals(measured: Sequence[Measured], metric: str) -> dict[str, list[floa
 def intervals_of_draws(scores: Mapping[str, NDArray[np.float64]]) -> dict[str, list[float]]:
     """Return the interval of the mean of each of `scores`, (folds,), rounded for the header.
 
-    With fewer than two folds, there is no interval.
+    With fewer than two folds, there is no interval. Those of scores lie within 0 to 1, those of differences do not.
     """
     spans = {name: mean_interval(values) for name, values in scores.items() if len(values) > 1}
-    return {name: [round(end, _DIGITS) for end in span] for name, span in spans.items()}
+    bounds = {name: (-1.0, np.inf) if name in DIFFERENCES else (0.0, 1.0) for name in spans}
+    return {name: [round(float(np.clip(end, *bounds[name])), _DIGITS) for end in span] for name, span in spans.items()}
 
 
 def ranker_of_held(side: SideName, served: Scorer, features: sparse.csr_matrix) -> Ranker:

@@ -235,12 +235,13 @@ def interval(
 ) -> tuple[float, float]:
     """Return the interval of the mean of `scores`, (users,).
 
-    With a `choice`, `scores` are those of its winner, and the interval is corrected for the choice.
+    With a `choice`, `scores` are those of its winner, and the interval is corrected for the choice. The correction does
+    not move the lower end below 0 if no score is below 0.
     """
     ((low, high),) = intervals(scores[:, np.newaxis], seed=seed, confidence=confidence, n=RESAMPLINGS)
     value = float(scores.mean())
     stretch = 1.0 if choice is None else choice.stretch(seed=seed, confidence=confidence)
-    return value - stretch * (value - low), high
+    return max(value - stretch * (value - low), min(low, 0.0)), high
 
 
 def intervals(
@@ -309,13 +310,23 @@ def is_gain(first: Vector, second: Vector, *, comparisons: int = 1) -> bool:
     return mean_interval(first - second, 1.0 - (1.0 - CONFIDENCE) / max(comparisons, 1))[0] > 0.0
 
 
+def plain_lead(first: Vector, second: Vector, *, seed: int, confidence: float = CONFIDENCE) -> Change:
+    """Return the `paired_change` of two models, whose interval is 0 to 0 for equal ones, however few users there are.
+
+    A gate must not use it, because it would let a model pass that few users cannot tell from the live one.
+    """
+    if np.array_equal(first, second):
+        return Change(0.0, 0.0, 0.0)
+    return paired_change(first, second, seed=seed, confidence=confidence)
+
+
 def lead(choice: Choice, *, seed: int, confidence: float = CONFIDENCE) -> Change:
     """Return the lead of the winner of `choice` over the best trial of another algorithm, which must exist.
 
     Its interval is corrected for the choice of both trials.
     """
     winner, runner_up = choice.scores[:, 0], choice.scores[:, choice.runner_up]
-    change = paired_change(winner, runner_up, seed=seed, confidence=confidence)
+    change = plain_lead(winner, runner_up, seed=seed, confidence=confidence)
     stretch = choice.stretch_of_lead(seed=seed, confidence=confidence)
     low = change.value - stretch * (change.value - change.low)
     return replace(change, low=low, high=change.value + stretch * (change.high - change.value))

@@ -25,7 +25,7 @@ from svc.errors import FeatureRidgeFailed
 from svc.model.recommenders.base import Scorer
 from svc.training.fitting.trial import TrialRecord
 from svc.training.judging.evaluator import ModelEvaluation, Ranker
-from svc.training.judging.intervals import CONFIDENCE, Change, Choice, interval, lead, paired_change
+from svc.training.judging.intervals import CONFIDENCE, Change, Choice, interval, lead, plain_lead
 from svc.training.judging.metrics import PER_USER, TrainingCounts, breakdown, mean_popularity
 from svc.training.judging.rankers import ServedRanker
 from svc.training.judging.search_result import SearchResult, by_score
@@ -193,7 +193,7 @@ def _winner_on_test(task: Task, ranker: Ranker, others: tuple[str, Scores] | Non
     }
     if others is not None:
         name, runner_up = others
-        measured["lead"] = _change_fields(name, paired_change(scores, runner_up, seed=seed), "test")
+        measured["lead"] = _change_fields(name, plain_lead(scores, runner_up, seed=seed), "test")
     return measured
 
 

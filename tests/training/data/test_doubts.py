@@ -13,7 +13,7 @@ from svc.errors import MinDataViolation
 from svc.recipe.load import LoadedRecipe
 from svc.recipe.source_options import SourceSpec
 from svc.settings import Settings
-from svc.training.data.doubts import Doubt, doubts, rating_hint
+from svc.training.data.doubts import Doubt, column_hints, doubts
 from svc.training.data.fetch import interaction_context
 from svc.training.validate import validate
 from tests.object_store import ObjectsInMemory
@@ -178,7 +178,7 @@ def recipe_over(make_recipe: Make, folder: Path, values: list[Any], **blocks: An
 
 
 def hint(loaded: LoadedRecipe) -> Doubt | None:
-    return rating_hint(loaded, interaction_context(loaded, Settings(), {}))
+    return next(iter(column_hints(loaded, interaction_context(loaded, Settings(), {}))), None)
 
 
 @pytest.mark.parametrize(("values", "high"), [([1, 2, 3, 4, 5], "4"), ([0.5, 1.0, 3.5, 5], "3.5"), ([0, 1], "1")])

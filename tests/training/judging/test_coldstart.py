@@ -20,6 +20,7 @@ from svc.training.fitting.trial import TrialRecord
 from svc.training.judging.coldstart import (
     N_BINS,
     evaluate_cold_start,
+    intervals_of_draws,
     ranker_of_held,
     search_work,
     shared_values,
@@ -188,3 +189,15 @@ def test_without_columns_nothing_is_shared() -> None:
     """A constant column counts as no column."""
     flat = NumberColumn("age", mean=0.0, deviation=0.0, low=0.0, high=0.0)
     assert shared_values(fitted(flat, rows=[[], []]), np.arange(2)).shape == (2, 0)
+
+
+def test_intervals_of_scores_over_few_folds_stay_within_0_to_1() -> None:
+    """Those of differences may be negative. A single fold has no interval."""
+    few = np.array([0.0, 0.0, 0.9])
+    spans = intervals_of_draws(
+        {"model": few, "lead_over_popularity": few - 0.3, "known_change": few * 9, "one": few[:1]}
+    )
+    assert spans["model"] == [0.0, 1.0]
+    assert spans["lead_over_popularity"][0] < 0.0
+    assert spans["known_change"][1] > 1.0
+    assert "one" not in spans

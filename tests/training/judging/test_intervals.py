@@ -17,12 +17,14 @@ from scipy.special import ndtri
 
 from svc.training.judging.intervals import (
     RESAMPLINGS,
+    Change,
     Choice,
     central,
     interval,
     is_gain,
     lead,
     paired_change,
+    plain_lead,
     resample,
 )
 
@@ -234,6 +236,26 @@ def test_a_model_that_equals_its_rival_stays_equal() -> None:
     same = choice.scores[:, 0]
     change = paired_change(same, same.copy(), seed=1, relative=True, choice=choice)
     assert (change.low, change.value, change.high) == (0.0, 0.0, 0.0)
+
+
+@pytest.mark.usefixtures("few_resamplings")
+@pytest.mark.parametrize("n_users", [2, 5, 40])
+def test_the_lead_of_two_equal_models_is_zero_to_zero(n_users: int) -> None:
+    """This holds for few users too, where a gate demands more."""
+    same = np.random.default_rng(2).random(n_users)
+    assert lead(Choice(np.column_stack([same, same]), ["one", "other"]), seed=1) == Change(0.0, 0.0, 0.0)
+    assert plain_lead(same, same, seed=1) == Change(0.0, 0.0, 0.0)
+
+
+@pytest.mark.usefixtures("few_resamplings")
+def test_no_interval_of_a_score_leaves_0_to_1() -> None:
+    """The correction for the choice of a winner made intervals of low scores negative."""
+    rng = np.random.default_rng(3)
+    for n_users in (3, 12, 60):
+        scores = (rng.random((n_users, 30)) < 0.05).astype(np.float64)
+        scores[0] = 1.0
+        low, high = interval(scores[:, 0], seed=1, choice=Choice(scores, [*["one"] * 29, "other"]))
+        assert 0.0 <= low <= scores[:, 0].mean() <= high <= 1.0
 
 
 @pytest.mark.usefixtures("few_resamplings")
