@@ -197,6 +197,19 @@ class SqlOptions(QueryOptions):
     statement_timeout_seconds: Annotated[Whole, Field(ge=1, le=86_400)] = 300
 
 
+class DuckdbOptions(QueryOptions):
+    """A query run by DuckDB, over files and over a database."""
+
+    database: Name | None = Field(default=None, description="A local database file, only read. Null: none.")
+
+    @field_validator("database")
+    @classmethod
+    def _local(cls, value: str | None) -> str | None:
+        if value is not None and ":" in value:
+            raise ValueError("is no local file of DuckDB")
+        return value
+
+
 class BigQueryOptions(QueryOptions):
     """A query run by BigQuery."""
 
@@ -211,6 +224,7 @@ BUILT_IN_OPTIONS: dict[str, type[Block]] = {
     "iceberg": IcebergOptions,
     "sql": SqlOptions,
     "bigquery": BigQueryOptions,
+    "duckdb": DuckdbOptions,
 }
 """The one list of built-in sources. `svc.sources.csv.CsvSource` has the options CsvOptions, and so on."""
 TYPES = ", ".join(BUILT_IN_OPTIONS)

@@ -47,6 +47,7 @@ _OTHER_TYPES = {
     **dict.fromkeys(("tsv", "text", "file", "pandas"), "csv"),
     **dict.fromkeys(("deltalake", "delta-lake", "databricks"), "delta"),
     **dict.fromkeys(("bq", "google"), "bigquery"),
+    **dict.fromkeys(("duck", "motherduck"), "duckdb"),
     **dict.fromkeys(("json", "ndjson", "json-lines", "jsonlines"), "jsonl"),
 }
 """Names of databases and formats that users may write as a type, with the source type to suggest."""

@@ -54,6 +54,7 @@ def test_the_schema_has_every_block_source_and_shorthand() -> None:
         "iceberg",
         "sql",
         "bigquery",
+        "duckdb",
     ]
 
 
@@ -211,6 +212,7 @@ OF_RECIPES = {
         "InteractionSchema.event_column InteractionSchema.item_column InteractionSchema.time_column "
         "InteractionSchema.user_column InteractionSchema.weight_column ItemMetadata.fields "
         "ItemMetadata.id_column Output.path ServingLimit.field ServingPin.item_id SourceSpec.explode SourceSpec.path "
+        "SourceSpec.database "
         "SourceSpec.table "
         "SourceSpec.project SourceSpec.type"
     ),

@@ -94,7 +94,12 @@ def exploded_rows(folder: Path, n_rows: int, text: str) -> SourceSpec:
     return SourceSpec.model_validate({"type": "jsonl", "path": "list.jsonl", "explode": "e"})
 
 
-KINDS = [csv_rows, parquet_rows, sql_rows, jsonl_rows, exploded_rows]
+def duckdb_rows(folder: Path, n_rows: int, text: str) -> SourceSpec:
+    query = f"SELECT '{text}' AS item_id FROM range({n_rows})"
+    return SourceSpec.model_validate({"type": "duckdb", "query": query})
+
+
+KINDS = [csv_rows, parquet_rows, sql_rows, jsonl_rows, exploded_rows, duckdb_rows]
 
 
 @pytest.mark.parametrize("rows", KINDS)

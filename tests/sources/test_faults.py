@@ -201,6 +201,24 @@ def test_faulty_tables_of_a_lake_end_the_training_with_their_fault(fails: Fails,
         assert words in fails({"type": kind, "path": str(tmp_path / name)})["error"]
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"query": "FROM 'absent.csv'"}, "duckdb: IO Error"),
+        ({"query": "SELECT 1; SELECT 2"}, "query: must be one SELECT, and is SELECT, SELECT"),
+        ({"query": "FROM t", "database": "absent.duckdb"}, "absent.duckdb does not exist"),
+        ({"query": "FROM t", "database": "shop.yaml"}, "duckdb: "),
+        ({"query": "SELECT 'u' AS user_id"}, "the query's result has no column item_id"),
+        ({"query": "SELECT k AS user_id, error('broken') AS item_id FROM range(9) t(k)"}, "duckdb: "),
+    ],
+)
+def test_faulty_queries_of_duckdb_end_the_training_with_their_fault(
+    fails: Fails, options: dict[str, Any], words: str
+) -> None:
+    """The error has DuckDB's own message."""
+    assert words in fails({"type": "duckdb", **options})["error"]
+
+
 class Front:
     """A proxy of a database that forwards `limit` bytes and then sends nothing more or closes the connection."""
 

@@ -48,4 +48,4 @@ def test_a_table_is_not_found_outside_its_context() -> None:
         source(digest).fetch()
     with pytest.raises(RecipeError) as caught:
         check_spec(SourceSpec(type="datafram"), "source")
-    assert "installed are bigquery, csv, delta, iceberg, jsonl, parquet, sql" in caught.value.message
+    assert "installed are bigquery, csv, delta, duckdb, iceberg, jsonl, parquet, sql" in caught.value.message
