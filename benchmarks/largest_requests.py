@@ -44,6 +44,10 @@ INSTEAD: Mapping[str, Mapping[str, str]] = {
 """The field that the largest value of another field replaces."""
 
 
+UNSERVED = {"event"}
+"""Parts of list elements that the model of the benchmark refuses, because it was trained without events."""
+
+
 class Unbounded(Exception):
     """The schema of a field names no largest value."""
 
@@ -99,7 +103,9 @@ class Values:
             "number": lambda: self._number(name, schema),
             "string": lambda: self._text(name, schema, number),
             "array": lambda: [self._element(name, schema, place) for place in range(_bound(name, schema, "maxItems"))],
-            "object": lambda: {key: self.of(key, part) for key, part in schema["properties"].items()},
+            "object": lambda: {
+                key: self.of(key, part) for key, part in schema["properties"].items() if key not in UNSERVED
+            },
         }
         if schema.get("type") not in makers:
             raise Unbounded(name)

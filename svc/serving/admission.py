@@ -198,7 +198,7 @@ class WaitBudget:
     `Admission.late_s`.
     """
 
-    __slots__ = ("_admission", "_arrived_s", "_late_s", "_own_s", "key")
+    __slots__ = ("_admission", "_arrived_s", "_late_s", "_own_s", "_worked_s", "key")
 
     def __init__(
         self, admission: Admission, timeout: bytes | None, arrived_s: float, late_s: float = 0.0, key: Hashable = None
@@ -208,6 +208,14 @@ class WaitBudget:
         self._own_s = parse_timeout(timeout)
         self._arrived_s = arrived_s
         self._late_s = late_s
+        self._worked_s = 0.0
+
+    def exclude(self, seconds: float) -> None:
+        """Do not count `seconds` as a wait, in which the request was sent or prepared. The client's limit counts them.
+
+        Otherwise a request whose own filters take a second would be refused by an idle server.
+        """
+        self._worked_s += seconds
 
     def hold(self, size: int) -> AbstractContextManager[None]:
         """Return `Admission.hold` of the answer's size in bytes."""
@@ -246,7 +254,8 @@ class WaitBudget:
         method compares the real wait.
         """
         waited_s = trio.current_time() - self._arrived_s
-        return self._admission.refuse(waited_s) if waited_s > min(self._own_s, self._admission.most_s) else None
+        is_late = waited_s > self._own_s or waited_s - self._worked_s > self._admission.most_s
+        return self._admission.refuse(waited_s) if is_late else None
 
     def _is_too_long(self, wait_s: float, share: float, *, is_next: bool) -> bool:
         """Return True if the wait so far plus the expected wait exceeds this share of the limit.
@@ -254,7 +263,6 @@ class WaitBudget:
         The server's limit does not apply with `is_next`, or if the expected wait is short (SHORT_SHARE). After a pause
         of the machine all requests have waited for long, but refusing them gains nothing if the queue is short.
         """
-        most_s = self._admission.most_s
+        most_s, waited_s = self._admission.most_s, trio.current_time() - self._arrived_s + wait_s
         is_short = is_next or wait_s <= SHORT_SHARE * share * most_s
-        may_s = self._own_s if is_short else min(self._own_s, most_s)
-        return trio.current_time() - self._arrived_s + wait_s > may_s * share
+        return waited_s > self._own_s * share or (not is_short and waited_s - self._worked_s > most_s * share)

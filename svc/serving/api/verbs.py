@@ -164,7 +164,7 @@ class Verbs:
         if answer is not None:
             return answer
         budget.require(served.lane)
-        body = await request.body()
+        body = await _body(request, budget)
         if request.incoming.whole_body is None:
             answer = self._recall(served, verb, body)
         if answer is None:
@@ -250,7 +250,7 @@ class Verbs:
         facts = AnswerFacts.of(NOTHING_RANKED, NOTHING_MORE)
         while True:
             advance = partial(_advance, steps, ranking)
-            prepared, answer = advance() if is_here else await thread.run(advance)
+            prepared, answer = advance() if is_here else await thread.run(advance, budget.exclude)
             if prepared is None:
                 break
             ranking = await self._rank(prepared.query, served, budget)
@@ -282,7 +282,7 @@ class Verbs:
             return _parse(schema, body)
         thread = self._thread(Cost.LONG, body)
         budget.require(served.lane, threads_s=thread.wait_s)
-        return await thread.run(partial(_parse, schema, body))
+        return await thread.run(partial(_parse, schema, body), budget.exclude)
 
     async def _prepare(
         self, question: AnyQuestion, cost: Cost, body: Body, served: Served, budget: WaitBudget
@@ -293,7 +293,7 @@ class Verbs:
         """
         thread = self._thread(cost, body)
         budget.require(served.lane, threads_s=thread.wait_s)
-        steps = await thread.run_steps(_preparation(question, served))
+        steps = await thread.run_steps(_preparation(question, served), budget.exclude)
         return next(step for step in steps if step is not None)
 
     async def _batch(
@@ -301,16 +301,16 @@ class Verbs:
     ) -> AnswerBody:
         """Return the body of the answer to a batch."""
         budget.require(served.lane, is_batch=True)
-        body = await request.body()
+        body = await _body(request, budget)
         if request.permit is not None:  # a first charge by the number of elements, before the slow validation
             await request.charge(elements_in(body))
         budget.require(served.lane, is_batch=True, threads_s=self._heavy.wait_s)
-        parsed = await self._heavy.run_steps(_parse_batch(BATCH[verb], body))
+        parsed = await self._heavy.run_steps(_parse_batch(BATCH[verb], body), budget.exclude)
         batch, cost = next(step for step in parsed if step is not None)
         await request.charge(cost, len(elements(batch)))
         metrics = self._state.metrics
         metrics.of(BATCH_SIZE, recipe=header.recipe, verb=verb).observe(len(elements(batch)))
-        steps = await self._heavy.run_steps(_batch_preparation(elements(batch), served))
+        steps = await self._heavy.run_steps(_batch_preparation(elements(batch), served), budget.exclude)
         prepared = [step for step in steps if step is not None]
         queries = [element.query for element in prepared if isinstance(element, Prepared)]
         costs = costs_of(queries)
@@ -333,6 +333,16 @@ class Verbs:
             else:
                 AnswerFacts.of(*result).add_to(metrics, header.recipe, verb)
         return answer
+
+
+async def _body(request: Request, budget: WaitBudget) -> Body:
+    """Return the body of a request. The time in which the client sends it is no wait."""
+    if request.incoming.whole_body is not None:
+        return await request.body()
+    began_s = trio.current_time()
+    body = await request.body()
+    budget.exclude(trio.current_time() - began_s)
+    return body
 
 
 def _is_short(body: Body, served: Served) -> bool:
@@ -436,27 +446,32 @@ class WorkThread:
         """
         return self._limiter.statistics().tasks_waiting * (self._pace.each_s or SLICE_S)
 
-    async def run(self, work: Callable[[], T]) -> T:
-        """Return the result of `work`, called in the thread. Cancellation does not wait until `work` ends."""
-        return await trio.to_thread.run_sync(self._measure, work, limiter=self._limiter, abandon_on_cancel=True)
+    async def run(self, work: Callable[[], T], note: Callable[[float], None] = lambda _: None) -> T:
+        """Return the result of `work`, called in the thread. Pass the seconds that it took to `note`.
 
-    async def run_steps(self, steps: Iterator[T]) -> list[T]:
-        """Return all results of the iterator `steps`, advanced in the thread.
+        Cancellation does not wait until `work` ends.
+        """
+        return await trio.to_thread.run_sync(self._measure, work, note, limiter=self._limiter, abandon_on_cancel=True)
+
+    async def run_steps(self, steps: Iterator[T], note: Callable[[float], None] = lambda _: None) -> list[T]:
+        """Return all results of the iterator `steps`, advanced in the thread. `note` gets the seconds that they took.
 
         After each SLICE_S of processor time, other work that waits for the thread goes first.
         """
         results: list[T] = []
-        while await self.run(partial(_take_some, steps, results, self._give_way)):
+        while await self.run(partial(_take_some, steps, results, self._give_way), note):
             pass
         return results
 
-    def _measure(self, work: Callable[[], T]) -> T:
+    def _measure(self, work: Callable[[], T], note: Callable[[float], None]) -> T:
         lower_priority()  # trio reuses threads, and a thread that has scored keeps its low priority anyway
         started = time.perf_counter()
         try:
             return work()
         finally:
-            self._pace.learn(time.perf_counter() - started, 1)
+            taken_s = time.perf_counter() - started
+            self._pace.learn(taken_s, 1)
+            note(taken_s)
 
 
 def _take_some(steps: Iterator[T], results: list[T], give_way: Callable[[float], None]) -> bool:
