@@ -187,6 +187,8 @@ DENIED_FIELDS_UNKNOWN = _event("denied_fields_unknown", "warning", "fields")
 """SVC_METADATA_FIELD_DENY has names that no recipe declares. Check their spelling."""
 RECIPES_END_IN_YML = _event("recipes_end_in_yml", "warning", "files way_out")
 """The recipes folder has only .yml files, which are not served."""
+NO_RECIPES = _event("no_recipes", "warning", "folder way_out")
+"""The recipes folder has no recipe at the start. Recipes that are added later are served."""
 KEYS_RELOADED = _event("keys_reloaded", "info", "signing_keys api_keys_configured")
 """After SIGHUP: keys and certificate were read again."""
 KEYS_RELOAD_FAILED = _event("keys_reload_failed", "error", "error")

@@ -25,12 +25,20 @@ def lock_path(uri: str, settings: Settings) -> Path:
     """Return the path of the lock for `uri`.
 
     The lock of a local path is beside it, with the suffix `.lock`. The lock of a remote URI has a name from the URI. It
-    is in `SVC_LOCK_DIR`, else in the user's cache folder.
+    is in `SVC_LOCK_DIR`, else in the user's cache folder. Raises ConfigError for a user without a home folder.
     """
     if scheme_of(uri) in ("", "file"):
         path = local_path(uri)
         return path.with_name(path.name + ".lock")
-    folder = Path(settings.lock_dir) if settings.lock_dir else user_cache_path("svc") / "locks"
+    try:
+        folder = Path(settings.lock_dir) if settings.lock_dir else user_cache_path("svc") / "locks"
+    except RuntimeError:  # neither HOME nor an entry in the password file
+        folder = Path("~")
+    if folder.parts[:1] == ("~",):  # earlier versions of platformdirs leave `~` as it is
+        raise ConfigError(
+            "this user has no home folder for the locks of remote outputs: set SVC_LOCK_DIR to a folder that it can "
+            "write, or pass --no-lock"
+        )
     readable = re.sub(r"[^A-Za-z0-9_.-]", "_", urlsplit(uri).path.rpartition("/")[2])[:64]
     return folder / f"{readable}-{hashlib.sha256(uri.encode()).hexdigest()[:16]}.lock"
 
@@ -54,8 +62,9 @@ def run_lock(output_uri: str, *, timeout_s: float, settings: Settings) -> Iterat
             raise LockContestedError(f"another run or command holds the lock {path}") from None
     except (OSError, NotImplementedError) as error:
         reason = getattr(error, "strerror", None) or error
+        elsewhere = "" if scheme_of(output_uri) in ("", "file") else ", set SVC_LOCK_DIR to one that is"
         raise ConfigError(
-            f"the lock {path} cannot be taken: {reason}; make its folder writable, or pass --no-lock"
+            f"the lock {path} cannot be taken: {reason}; make its folder writable{elsewhere}, or pass --no-lock"
         ) from error
     try:
         yield path

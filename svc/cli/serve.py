@@ -72,11 +72,7 @@ def command(
         raise UsageError(f"--recipes: {recipes} is not a folder: name the folder that holds the recipes")
     logs.configure(settings)
     log_overridden(environ)
-    if not settings.yml_recipes and not any(recipes.glob("*.yaml")):
-        files = sorted(path.name for path in recipes.glob("*.yml"))[:_MOST_SHOWN]
-        if files:
-            way_out = "rename them to .yaml, or set SVC_YML_RECIPES=1"
-            logs.emit(events.RECIPES_END_IN_YML, files=files, way_out=way_out)
+    _warn_of_no_recipes(recipes, settings)
 
     from svc.cores import usable_cores
     from svc.recipe.variables import recipe_variables
@@ -91,6 +87,22 @@ def command(
         workers=(settings.workers if workers is None else n_workers) or min(usable_cores(), MOST_WORKERS),
     )
     return serve(options, settings, recipe_variables(environ, env_var or ()), environ)
+
+
+def _warn_of_no_recipes(recipes: Path, settings: Settings) -> None:
+    """Log a warning if the folder has no recipe, with a folder in it or the ending of files that may be meant."""
+    files = sorted(path.name for path in recipes.glob("*.yml"))[:_MOST_SHOWN]
+    if any(recipes.glob("*.yaml")) or (files and settings.yml_recipes):
+        return
+    if files:
+        way_out = "rename them to .yaml, or set SVC_YML_RECIPES=1"
+        logs.emit(events.RECIPES_END_IN_YML, files=files, way_out=way_out)
+        return
+    below = next(iter(sorted(recipes.glob("*/*.yaml"))), None)
+    way_out = (
+        "put *.yaml files directly into it" if below is None else f"recipes are in {below.parent}: name that folder"
+    )
+    logs.emit(events.NO_RECIPES, folder=str(recipes), way_out=way_out)
 
 
 def _refuse_misspelt_keys(environ: Mapping[str, str]) -> None:

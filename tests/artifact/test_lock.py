@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pwd
 import subprocess
 import sys
 import threading
@@ -173,3 +174,22 @@ def test_a_file_system_without_locks_is_a_configuration_error(tmp_path: Path, mo
         run_lock(str(tmp_path / "m.svc"), timeout_s=0, settings=Settings()),
     ):
         pass
+
+
+def test_a_user_without_a_home_is_told_of_the_variable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A container may run as a number that the password file lacks. No folder of the name `~` is made."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", Mock(side_effect=KeyError("uid not found")))
+    with pytest.raises(ConfigError, match="set SVC_LOCK_DIR"):
+        lock_path("s3://models/m.svc", Settings())
+    assert lock_path("s3://models/m.svc", Settings(lock_dir="locks")).parent == Path("locks")
+    assert lock_path(str(tmp_path / "m.svc"), Settings()) == tmp_path / "m.svc.lock"
+    monkeypatch.setenv("HOME", "/proc")
+    with (
+        pytest.raises(ConfigError, match="set SVC_LOCK_DIR to one that is"),
+        run_lock("s3://models/m.svc", timeout_s=0, settings=Settings()),
+    ):
+        pass
+    assert list(tmp_path.iterdir()) == []

@@ -49,12 +49,30 @@ def test_a_folder_with_only_yml_files_gives_a_warning(
     assert "SVC_YML_RECIPES=1" in records[0]["way_out"]
 
 
+def test_a_folder_without_recipes_gives_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The folder below that has recipes is named. A recipe in the folder itself makes the warning go away."""
+    monkeypatch.setattr("svc.serving.run.serve", lambda *_: 0)
+    (tmp_path / "recipes").mkdir()
+    said = []
+    for added in ("recipes/notes.txt", "recipes/books.yaml", "books.yaml"):
+        (tmp_path / added).write_text("name: books", encoding="utf-8")
+        assert main.run(["serve", "--recipes", str(tmp_path)]) == 0
+        said.append([json.loads(line) for line in capsys.readouterr().err.splitlines()])
+    assert [record["event"] for (record,) in said[:2]] == ["no_recipes", "no_recipes"]
+    assert said[0][0]["way_out"] == "put *.yaml files directly into it"
+    assert said[1][0]["way_out"] == f"recipes are in {tmp_path / 'recipes'}: name that folder"
+    assert said[2] == []
+
+
 def test_variables_that_the_environment_overrides_are_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The event has the file and the names, not the values."""
     monkeypatch.setattr("svc.serving.run.serve", lambda *_: 0)
     monkeypatch.setenv("SVC_HOST", "127.0.0.1")
+    (tmp_path / "books.yaml").write_text("name: books", encoding="utf-8")
     (tmp_path / "keys.env").write_text("SVC_HOST=192.0.2.1\n", encoding="utf-8")
     (tmp_path / "keys.env").chmod(0o600)
     assert main.run(["serve", "--recipes", str(tmp_path)]) == 0

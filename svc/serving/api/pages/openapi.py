@@ -64,10 +64,11 @@ ABOUT = "Recommendations from trained models. Every error has the body `Error`, 
 
 
 @cache
-def document(version: str, *, has_keys: bool, has_metrics: bool) -> Document:
+def document(version: str, *, has_keys: bool, has_metrics: bool, server: str = "/") -> Document:
     """Return the OpenAPI document of a server.
 
-    With `has_keys` clients need an API key. With `has_metrics` the server has the endpoint of metrics.
+    `server` is the address of the server, absolute or relative to the document. With `has_keys` clients need an API
+    key. With `has_metrics` the server has the endpoint of metrics.
     """
     rows = [row for row in ENDPOINTS if row.response is not None and (has_metrics or row.name != "metrics")]
     paths: Document = defaultdict(dict)
@@ -87,7 +88,7 @@ def document(version: str, *, has_keys: bool, has_metrics: bool) -> Document:
     return {
         "openapi": "3.1.0",
         "info": {"title": "svc", "version": version, "description": ABOUT},
-        "servers": [{"url": "/", "description": "This server."}],
+        "servers": [{"url": server, "description": "This server."}],
         "tags": [{"name": name} for name in TAGS],
         "paths": dict(paths),
         "components": components,

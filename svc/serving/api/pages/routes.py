@@ -207,8 +207,12 @@ def _handlers(state: ServerState) -> dict[str, Handler]:
 
 
 def _document(state: ServerState) -> Response:
-    """Return the OpenAPI document. The first call takes 30 ms."""
-    return _json(document(__version__, has_keys=state.auth.required, has_metrics=state.settings.metrics_enabled))
+    """Return the OpenAPI document. The first call takes 30 ms.
+
+    The server is the folder above that of the document, so it is right behind a proxy that adds a prefix to paths.
+    """
+    with_keys, with_metrics = state.auth.required, state.settings.metrics_enabled
+    return _json(document(__version__, has_keys=with_keys, has_metrics=with_metrics, server=".."))
 
 
 async def _in_thread(work: Callable[..., T], *args: Any, limiter: trio.CapacityLimiter) -> T:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urljoin
 
 import numpy as np
 import pytest
@@ -139,6 +139,14 @@ async def test_metrics_and_openapi_can_be_off() -> None:
     async with serving(Settings(env="production")) as (client, _):
         assert (await client.get("/v1/metrics")).status == 404
         assert (await client.get("/v1/openapi.json")).status == 404
+
+
+async def test_the_openapi_document_names_the_server_relative_to_itself() -> None:
+    """Behind a proxy with a path prefix, `/` would be another server."""
+    async with serving() as (client, _):
+        (server,) = (await client.get("/v1/openapi.json")).json["servers"]
+    for prefix in ("", "/shop", "/a/b"):
+        assert urljoin(f"https://host{prefix}/v1/openapi.json", server["url"]) == f"https://host{prefix}/"
 
 
 async def test_sample_users_are_served_only_with_the_console() -> None:
