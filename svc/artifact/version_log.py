@@ -24,7 +24,7 @@ from svc.artifact.keys import SigningKeys
 from svc.artifact.layout import Signature
 from svc.names import KEY_ID
 
-Action = Literal["train", "promote", "rollback"]
+Action = Literal["train", "promote", "rollback", "forget"]
 MAX_SERIAL: Final = (1 << 53) - 1
 """The largest integer that every JSON reader represents exactly."""
 _OPTIONAL: Final = ("sha256", "from_serial", "serial_kid", "recipe")
@@ -107,7 +107,7 @@ class VersionLog:
         nothing once a higher serial than its `from_serial` was served.
         """
         return any(
-            line.action in ("rollback", "promote")
+            line.action in ("rollback", "promote", "forget")
             and line.sha256 == sha256
             and line.serial_kid in (None, kid)
             and line.from_serial is not None
@@ -125,6 +125,9 @@ class VersionLog:
         for line in self.lines:
             if line.before in stack:  # later versions in the stack never became live, as their commands were killed
                 del stack[stack.index(line.before) + 1 :]
+            if line.action == "forget":
+                stack = [line.sha8 if kept == line.version.get("replaces") else kept for kept in stack]
+                continue
             if line.live != line.sha8:
                 continue
             if line.action == "rollback":

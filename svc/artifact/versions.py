@@ -78,6 +78,18 @@ class TrainedVersion:
     live: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """A version that `old` names, its replacement, or None before it is written, and whether it is live."""
+
+    old: str
+    new: str | None
+    live: bool
+
+
+Rewrite = Callable[[Parsed], tuple[dict[str, Any], Callable[[BinaryIO], Written]] | None]
+
+
 def facts_of(header: Mapping[str, Any]) -> dict[str, Any]:
     """Return the facts about a version that its log line records."""
     promotion = header.get("promotion")
@@ -273,6 +285,72 @@ class Versions:
         ArtifactError, ArtifactWriteError, LockContestedError, and ConfigError as `publish`.
         """
         return self._make_live("rollback", lambda log, live: to or self._rollback_target(log, live), hold=hold)
+
+    def rewrite_all(self, rewrite: Rewrite, facts: Mapping[str, Any], *, dry_run: bool) -> list[Rewritten]:
+        """Replace each version by what `rewrite` makes of it, move the pointer along, and remove the old files.
+
+        `rewrite` returns the header and a writer, or None for a version that stays. `facts` go into the log line of
+        each new version. The writer must write the same bytes each time, so that a run after a killed one ends its
+        work. New files are written first, then lines and pointer, then old files are removed.
+
+        Raises ArtifactError if a version cannot be verified, and ArtifactWriteError. No line is written then.
+        """
+        with self._lock():
+            log, live = self._log_to_continue(), self.live()
+            done: list[tuple[Rewritten, dict[str, Any]]] = []
+            try:
+                for sha8 in self._names(log):
+                    made = rewrite(self._read_verified(sha8)[1])
+                    if made is not None:
+                        new = None if dry_run else self._store.put_version(made[1])[0]
+                        done.append((Rewritten(sha8, new, live=sha8 == live), made[0]))
+            except BaseException:
+                self._withdraw([version.new for version, _ in done if version.new is not None], log)
+                raise
+            if not dry_run:
+                for version, header in sorted(done, key=lambda pair: pair[0].live):
+                    self._log_rewritten(version, header, facts)
+                for version, _ in done:
+                    self._store.remove_version(version.old)
+        return [version for version, _ in done]
+
+    def _withdraw(self, written: list[str], log: VersionLog) -> None:
+        for sha8 in written:
+            with suppress(ArtifactError):
+                if log.facts(sha8) is None and self.live() != sha8:
+                    self._store.remove_version(sha8)
+
+    def _log_rewritten(self, version: Rewritten, header: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+        """Log a new version, and make it live if the version that it replaces is."""
+        log, live = self.log(), self.live()
+        assert version.new is not None, "it has been written"
+        blob, parsed = self._read_verified(version.new)
+        before = _confirmed_live(log, live)
+        line = Line(
+            at=version_log.next_time(log),
+            action="forget",
+            sha8=version.new,
+            before=before,
+            live=version.new if version.live else before,
+            held=log.held,
+            version={**facts_of(header), **facts, "replaces": version.old},
+            sha256=blob.sha256,
+            from_serial=self._highest_serial(log, live, parsed.kid),
+            serial_kid=parsed.kid,
+            recipe=self._recipe,
+        )
+        self._move(line, live)
+
+    def rewrite_single(self, rewrite: Rewrite, *, dry_run: bool) -> list[Rewritten]:
+        """Replace the only artifact of a recipe that overwrites it. As `rewrite_all`, without a log."""
+        blob = self._store.read(self._settings.max_artifact_bytes)
+        parsed = verify_blob(blob, self._keys, self._settings)
+        self._require_own(parsed)
+        made = rewrite(parsed)
+        if made is None:
+            return []
+        new = None if dry_run else self._store.publish(made[1], "always_overwrite").written.sha256_hex[:8]
+        return [Rewritten(blob.sha256[:8], new, live=True)]
 
     def _make_live(
         self, action: Action, choose: Callable[[VersionLog, str | None], str], *, hold: bool

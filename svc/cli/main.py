@@ -23,7 +23,7 @@ import typer
 from typer.exceptions import TyperException
 
 from svc import __version__, events, logs
-from svc.cli import demo, inspect, keygen, recommend, report, schema, serve, train, validate, versions
+from svc.cli import demo, forget, inspect, keygen, recommend, report, schema, serve, train, validate, versions
 from svc.errors import ConfigError, SvcError, UsageError, exhaustion
 from svc.settings import Settings, clamped_variables, misspelt_variables
 
@@ -37,6 +37,7 @@ COMMANDS: dict[str, tuple[Callable[..., int | None], str]] = {
     "history": (versions.history, versions.HISTORY_EPILOG),
     "promote": (versions.promote, versions.PROMOTE_EPILOG),
     "rollback": (versions.rollback, versions.ROLLBACK_EPILOG),
+    "forget": (forget.command, forget.EPILOG),
     "recommend": (recommend.command, recommend.EPILOG),
     "serve": (serve.command, serve.EPILOG),
     "schema": (schema.command, schema.EPILOG),
@@ -77,6 +78,7 @@ OTHER_NAMES = {
     "versions": "history",
     "keys": "keygen",
     "deploy": "promote",
+    **dict.fromkeys(("erase", "delete", "remove"), "forget"),
 }
 """svc's name for each command of other programs."""
 

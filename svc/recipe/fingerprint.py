@@ -25,6 +25,7 @@ NOT_HASHED = frozenset(
         ("promotion",),
         ("output", "expires_after"),
         ("cleansing", "max_change"),
+        ("cleansing", "forget"),
         ("output", "keep"),
         ("item_metadata", "filter_fields"),
         ("training", "report_diversity"),

@@ -123,6 +123,13 @@ Dedup = Literal["sum", "max", "count", "keep_last", "keep_first", "none"]
 DEDUP_OF_EVENTS: Final = "max"
 
 
+class Forget(Block):
+    """A table of users whose rows are dropped before everything else in every training."""
+
+    source: SourceSpec
+    id_column: Name
+
+
 class Cleansing(Block):
     where: Where | None = Field(
         default=None, description="A filter, as in requests, over columns of the table. Other rows are dropped."
@@ -131,6 +138,9 @@ class Cleansing(Block):
         default=None,
         description="A filter over columns of the table, applied before `where`. Its rows are no interactions, and "
         "hide their items from their users like seen items.",
+    )
+    forget: Forget | None = Field(
+        default=None, description="Users whose rows are dropped before everything else. `svc forget` adds to it."
     )
     drop_null_ids: bool = True
     event_weights: dict[str, Annotated[Number, Field(gt=0)] | Literal["exclude"]] | None = Field(
@@ -437,6 +447,8 @@ class Recipe(Block):
             block = getattr(self.features, side, None)
             if block is not None:
                 sources[f"features.{side}.source"] = block.source
+        if self.cleansing.forget is not None:
+            sources["cleansing.forget.source"] = self.cleansing.forget.source
         if self.item_metadata is not None:
             sources["item_metadata.source"] = self.item_metadata.source
         if self.serving.availability is not None:

@@ -208,7 +208,7 @@ OF_RECIPES = {
     ">= 1 <= 1,000": "ServingLimit.max",
     ">= 1 <= 1,000,000": "Training.cutoff",
     ">= 1 <= 1,024": (
-        "Availability.id_column FeatureColumn.name FeatureSide.id_column FilterField.name "
+        "Availability.id_column FeatureColumn.name FeatureSide.id_column FilterField.name Forget.id_column "
         "InteractionSchema.event_column InteractionSchema.item_column InteractionSchema.time_column "
         "InteractionSchema.user_column InteractionSchema.weight_column ItemMetadata.fields "
         "ItemMetadata.id_column Output.path ServingLimit.field ServingPin.item_id SourceSpec.explode SourceSpec.path "

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from svc import events, logs
+from svc.asking.item_tables import read_item_table
 from svc.errors import MetadataError, MinDataViolation, SvcError
 from svc.model.features import FEATURE_VERSION, FeatureState
 from svc.progress import Progress
@@ -24,7 +25,7 @@ from svc.training.data.interactions import Interactions
 from svc.training.data.metadata_doubts import metadata_doubts
 from svc.training.data.times import MANY
 from svc.training.data.user_sample import UserSample, draw_users
-from svc.training.data.where import fetch_kept
+from svc.training.data.where import fetch_kept, without_users
 
 _MODEL_NEEDS = {"rows": 1, "users": 1, "items": 2}
 """The least numbers of rows, users and items with which any model can be trained."""
@@ -70,10 +71,14 @@ def load(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str],
     source = build_source(recipe.source, context)
     for hint in column_hints(loaded, context):
         logs.emit(events.RECIPE_WARNING, **hint._asdict())
+    forgotten = forgotten_users(loaded, settings, variables)
     rows = fetch_kept(source, recipe.cleansing.where, recipe.cleansing.hide)
     started_ns = time.time_ns()  # after the fetch: it may take minutes and return rows written meanwhile
     n_fetched = len(rows.frame) + (rows.n_dropped or 0)
     logs.emit(events.DATA_FETCHED, n_rows=n_fetched)
+    n_before = len(rows.frame)
+    rows = without_users(rows, recipe.schema_.user_column, forgotten)
+    counts = {"forgotten": n_before - len(rows.frame)} if recipe.cleansing.forget is not None else {}
     progress.phase("cleansing")
     interactions = cleaning.from_rows(
         rows,
@@ -105,10 +110,10 @@ def load(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str],
         why = "; ".join(interactions.reasons.values())
         logs.emit(events.MANY_ROWS_DROPPED, count=interactions.n_unusable, n_rows=n_kept, detail=why)
     n_rows, drop_count = len(interactions), interactions.drop_count
-    logs.emit(events.DATA_CLEANSED, n_rows=n_rows, drop_count=drop_count, **interactions.filter_counts)
+    logs.emit(events.DATA_CLEANSED, n_rows=n_rows, drop_count=drop_count, **interactions.filter_counts, **counts)
     check_thresholds(interactions, recipe.cleansing)
     _check_metadata(loaded, settings, variables, interactions)
-    sides = _sides(loaded, settings, variables, interactions, progress)
+    sides = _sides(loaded, settings, variables, interactions, progress, gone=forgotten)
     return TrainingData(interactions, n_fetched, sides, _sample(loaded, interactions))
 
 
@@ -202,12 +207,25 @@ def feature_context(loaded: LoadedRecipe, side: Any, settings: Settings, variabl
     )
 
 
+def forgotten_users(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str]) -> frozenset[str]:
+    """Return the users of `cleansing.forget`, whose rows no training may read. Raises DataSourceError."""
+    declared = loaded.recipe.cleansing.forget
+    if declared is None:
+        return frozenset()
+    columns = (declared.id_column,)
+    context = SourceContext.for_served_table(loaded.base_dir, settings, variables, declared.id_column, columns)
+    table = read_item_table(declared.source, context, columns, "the list of forgotten users")
+    return frozenset(text for text in table.texts if text)
+
+
 def _sides(
     loaded: LoadedRecipe,
     settings: Settings,
     variables: Mapping[str, str],
     interactions: Interactions,
     progress: Progress,
+    *,
+    gone: frozenset[str],
 ) -> dict[SideName, FittedSide]:
     block = loaded.recipe.features
     sides: dict[SideName, FittedSide] = {}
@@ -221,6 +239,8 @@ def _sides(
     for name, side, ids in both:
         if side is not None:
             frame = build_source(side.source, feature_context(loaded, side, settings, variables)).fetch()
+            if name == "user" and gone:
+                frame = frame[~frame[side.id_column].isin(gone)]
             for doubt in id_doubts(frame[side.id_column], name, side.source.type, are_rows=False):
                 doubt.log()
             sides[name] = fit_side(frame, side, name, ids, settings)

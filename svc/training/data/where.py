@@ -7,8 +7,8 @@ finite number) satisfies only the condition `exists: false`, and `not` turns fal
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -230,3 +230,13 @@ def _text_of(value: Any) -> str | None:
 
 def _has_text(value: Any) -> bool:
     return _text_of(value) is not None
+
+
+def without_users(rows: KeptRows, column: str, gone: Collection[str]) -> KeptRows:
+    """Return the rows of users who are not in `gone`."""
+    if not gone:
+        return rows
+    kept = ~rows.frame[column].isin(gone).to_numpy()
+    positions = None if rows.positions is None else rows.positions[kept]
+    hides = None if rows.hides is None else rows.hides[kept]
+    return replace(rows, frame=rows.frame[kept], positions=positions, hides=hides)

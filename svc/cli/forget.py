@@ -1,0 +1,165 @@
+"""`svc forget`: rewrite every kept version of a recipe's model without some users."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+
+import typer
+
+from svc import logs
+from svc.cli.common import DevAllowUnsigned, EnvVar, RecipeFile, check_unsigned, interrupts, load, verifying_keys
+from svc.env_file import environment
+from svc.errors import ConfigError, UsageError
+from svc.settings import Settings
+
+if TYPE_CHECKING:
+    from svc.artifact.keys import SigningKeys
+    from svc.artifact.layout import Parsed
+    from svc.artifact.versions import Rewritten
+    from svc.recipe.load import LoadedRecipe
+
+DIGEST_HEX = 32
+EPILOG = """
+[bold]Examples[/bold]
+  svc forget recipes/books.yaml --user u42
+  svc forget recipes/books.yaml --users erased.txt --dry-run
+
+[bold]Exit codes[/bold]
+  0 forgotten          5 a version cannot be verified or written
+  2 bad recipe, usage  6 a training of the recipe runs
+  3 list not readable  8 no signing keys
+"""
+
+
+def command(
+    recipe_file: RecipeFile,
+    user: Annotated[
+        list[str] | None, typer.Option("--user", metavar="ID", help="A user to forget. Repeatable.")
+    ] = None,
+    users: Annotated[
+        Path | None, typer.Option("--users", metavar="FILE", help="A file with one user id per line.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say which versions know the users. Write nothing.")
+    ] = False,
+    env_var: EnvVar = None,
+    dev_allow_unsigned: DevAllowUnsigned = False,
+) -> None:
+    """Rewrite every version of a recipe's model without the named users, and remove the old files.
+
+    Other users' answers stay the same. What the model learned from all users together stays too.
+    """
+    settings = Settings.from_env(environment(recipe_file.parent))
+    unsigned = check_unsigned(settings, wanted=dev_allow_unsigned, confirmed=False, runs_payload=False)
+    logs.configure(settings)
+    ids = _ids(user or [], users)
+    loaded, _ = load(recipe_file, env_var, settings, for_serving=True)
+    keys = verifying_keys(settings, unsigned=unsigned)
+    if not dry_run and not keys.kids():
+        raise ConfigError("svc forget signs the versions anew: set SVC_SIGNING_KEYS")
+    from svc.artifact.lock import run_lock
+
+    with interrupts(), run_lock(loaded.output_uri, timeout_s=0.0, settings=settings):
+        # The list comes first: if the command is killed behind it, no training brings the users back.
+        listed = None if dry_run else _add_to_list(loaded, ids)
+        rewritten = _rewrite(loaded, ids, keys, settings, dry_run=dry_run)
+    _say(loaded, ids, rewritten, listed, dry_run=dry_run)
+
+
+def _ids(named: Sequence[str], file: Path | None) -> list[str]:
+    ids = list(named)
+    if file is not None:
+        try:
+            ids += [line for line in file.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"--users: {file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if not ids:
+        raise UsageError("name a user: --user ID, or --users FILE with one id per line")
+    return list(dict.fromkeys(ids))
+
+
+def _rewrite(
+    loaded: LoadedRecipe, ids: Sequence[str], keys: SigningKeys, settings: Settings, *, dry_run: bool
+) -> list[Rewritten]:
+    """Rewrite the versions that know any of the users. With `dry_run`, only find them."""
+    from svc.artifact import layout
+    from svc.artifact.versions import Versions
+    from svc.model.codec import encode
+    from svc.model.forgetting import users_in, without_users
+    from svc.model.load_model import load_model
+
+    active, key = ("", b"") if dry_run else keys.active
+
+    def rewrite(parsed: Parsed) -> tuple[dict[str, Any], Any] | None:
+        """Return the header and the writer of the version without the users, or None if it does not know them."""
+        model = load_model(parsed.header, parsed.payload, name=loaded.recipe.name, allow_skew=True)
+        found_ids = users_in(model, ids)
+        if not found_ids:
+            return None
+        header = {**parsed.header, "forgotten": parsed.header.get("forgotten", 0) + len(found_ids)}
+        remaining = without_users(model, found_ids)
+
+        def write(out: BinaryIO) -> layout.Written:
+            signature = settings.artifact_signature
+            payload = encode(remaining)
+            return layout.write(out, kid=active, key=key, header=header, payload=payload, signature=signature)
+
+        return header, write
+
+    digests = [hmac.digest(key, user.encode(), "sha256").hex()[:DIGEST_HEX] for user in ids]
+    facts: Mapping[str, Any] = {"forgot": {"count": len(ids), "digests": digests}}
+    versions = Versions(loaded.output_uri, keys, settings, recipe=loaded.recipe.name)
+    if loaded.recipe.output.versioning == "always_overwrite":
+        return versions.rewrite_single(rewrite, dry_run=dry_run)
+    return versions.rewrite_all(rewrite, facts, dry_run=dry_run)
+
+
+def _add_to_list(loaded: LoadedRecipe, ids: Sequence[str]) -> Path | None:
+    """Add the ids to the recipe's list of forgotten users if it is a local csv file. Return its path."""
+    from svc.artifact.store import local_path, scheme_of
+    from svc.atomic_write import replace_file
+
+    declared = loaded.recipe.cleansing.forget
+    if declared is None or declared.source.type != "csv":
+        return None
+    address = str(declared.source.options.get("path", ""))
+    if scheme_of(address) not in ("", "file"):
+        return None
+    path = loaded.base_dir / local_path(address)
+    text = path.read_text(encoding="utf-8") if path.exists() else f"{declared.id_column}\n"
+    header, *lines = text.splitlines()
+    if header != declared.id_column:
+        return None  # a table with other columns is its owner's to change
+    new = [user for user in ids if user not in lines]
+    replace_file(path, ("\n".join([header, *lines, *map(_cell, new)]) + "\n").encode())
+    return path
+
+
+def _cell(text: str) -> str:
+    return '"' + text.replace('"', '""') + '"' if any(sign in text for sign in ',"\n\r') else text
+
+
+def _say(
+    loaded: LoadedRecipe, ids: Sequence[str], rewritten: Sequence[Rewritten], listed: Path | None, *, dry_run: bool
+) -> None:
+    verb = "would be rewritten" if dry_run else "was rewritten"
+    for version in rewritten:
+        target = "" if version.new is None else f" as {version.new}"
+        typer.echo(f"{version.old} {verb}{target}{', which is live' if version.live else ''}")
+    if not rewritten:
+        typer.echo(f"no version knows {'this user' if len(ids) == 1 else 'these users'}")
+    if dry_run:
+        return
+    if listed is not None:
+        typer.echo(f"{listed} has the ids, so that no training brings them back")
+    elif loaded.recipe.cleansing.forget is None:
+        typer.echo("the next training reads their rows again, unless its data loses them: see cleansing.forget")
+    from svc.artifact.store import local_path, scheme_of
+
+    if scheme_of(loaded.output_uri) in ("", "file"):
+        for manifest in sorted(local_path(loaded.output_uri).parent.glob("*.manifest.json")):
+            typer.echo(f"not touched: the export {manifest.name.removesuffix('.manifest.json')}")
+    typer.echo("not touched: data, exports and copies elsewhere")

@@ -1,0 +1,195 @@
+"""`svc forget`: no byte of the user is left beside the pointer, and no rollback brings the user back."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import svc
+from svc.artifact import store_local
+from svc.artifact.store import Store
+from svc.cli import main
+from tests.cli.conftest import KEY, history, last_error, train
+
+PERSON, OTHER = "person-7-x", "person-8-x"
+
+
+@pytest.fixture
+def shop(recipe: Path) -> Path:
+    """Return the recipe with three versions, the second of them live, over users with telling ids."""
+    table = recipe.parent / "books.csv"
+    head, body = table.read_text().split("\n", 1)
+    rows = ("\n" + body).replace("\nu", "\nperson-").replace(",i", "-x,i")
+    table.write_text(head + rows, encoding="utf-8")
+    assert [train(recipe, run) for run in ("r1", "r2", "r3")] == [0, 0, 0]
+    assert main.run(["rollback", str(recipe)]) == 0
+    return recipe
+
+
+def files_with(shop: Path, text: str) -> list[str]:
+    """Return the files beside the pointer that contain the text."""
+    return sorted(path.name for path in (shop.parent / "out").iterdir() if text.encode() in path.read_bytes())
+
+
+def live(shop: Path) -> svc.Recommender:
+    return svc.load(shop.parent / "out" / "books.svc", keys=KEY)
+
+
+def test_every_version_forgets_and_the_log_stays_whole(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Other users keep their answers. A rollback goes to the rewritten version that was live before."""
+    before, others = history(shop, capsys), live(shop).recommend(OTHER)
+    assert len(files_with(shop, PERSON)) == 3
+    assert main.run(["forget", str(shop), "--user", PERSON, "--dry-run"]) == 0
+    assert capsys.readouterr().out.count("would be rewritten") == 3
+    assert history(shop, capsys) == before
+    assert main.run(["forget", str(shop), "--user", PERSON, "--user", "nobody"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("was rewritten as") == 3
+    assert printed.count("which is live") == 1
+    after = history(shop, capsys)
+    assert files_with(shop, PERSON) == []
+    facts = ("trained_at", "best_class", "best_score", "decision", "live", "held")
+    assert [[version[name] for name in facts] for version in after] == [
+        [version[name] for name in facts] for version in before
+    ]
+    assert not {version["sha8"] for version in before} & {version["sha8"] for version in after}
+    assert main.run(["history", str(shop), "--verify"]) == 0
+    shop_now = live(shop)
+    assert shop_now.recommend(OTHER).equals(others)
+    assert PERSON not in shop_now.users()
+    assert shop_now.header["forgotten"] == 1
+    log = [json.loads(line) for line in (shop.parent / "out" / "books.svc.log.jsonl").read_text().splitlines()]
+    forgot = [line["version"]["forgot"] for line in log if line["action"] == "forget"]
+    assert [found["count"] for found in forgot] == [2, 2, 2]
+    assert main.run(["rollback", str(shop)]) == 0
+    assert PERSON not in live(shop).users()
+    assert main.run(["forget", str(shop), "--user", PERSON]) == 0
+    assert "no version knows this user" in capsys.readouterr().out
+
+
+def test_a_server_with_serials_accepts_the_rewritten_version(shop: Path, monkeypatch: Any, tmp_path: Path) -> None:
+    """A version that a rollback made live has a lower serial than one that was served."""
+    from svc.artifact.keys import parse_signing_keys
+    from svc.artifact.replay import ReplayGuard
+    from svc.artifact.store import open_store, verify_blob
+    from svc.settings import Settings
+
+    monkeypatch.setenv("SVC_STATE_DIR", str(tmp_path / "state"))
+    settings, keys = Settings.from_env(), parse_signing_keys(KEY)
+    assert [train(shop, run) for run in ("r4", "r5")] == [0, 0]
+    store = open_store(str(shop.parent / "out" / "books.svc"), settings)
+
+    def check() -> None:
+        blob = store.read(1 << 30)
+        parsed = verify_blob(blob, keys, settings)
+        guard = ReplayGuard.of(settings)
+        guard.check("books", parsed, blob, store, keys)
+        guard.record_serial("books", parsed)
+
+    check()
+    assert main.run(["rollback", str(shop)]) == 0
+    check()
+    assert main.run(["forget", str(shop), "--user", PERSON]) == 0
+    check()
+
+
+def test_a_version_that_cannot_be_verified_stops_everything(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The exit code is 5, and no file, line or pointer has changed."""
+    damaged = sorted((shop.parent / "out").glob("books.*.svc"))[1]
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
+    before = {path: path.read_bytes() for path in (shop.parent / "out").iterdir()}
+    assert main.run(["forget", str(shop), "--user", PERSON]) == 5
+    assert last_error(capsys)["code"] == "artifact_error"
+    assert {path: path.read_bytes() for path in (shop.parent / "out").iterdir()} == before
+
+
+def test_the_list_of_forgotten_users_keeps_trainings_from_reading_their_rows(
+    shop: Path, capsys: Any, monkeypatch: Any
+) -> None:
+    """The next training drops the rows that the data still has, and counts them."""
+    text = shop.read_text() + "cleansing: {forget: {source: {type: csv, path: gone.csv}, id_column: user}}\n"
+    shop.write_text(text, encoding="utf-8")
+    (shop.parent / "gone.csv").write_text("user\nperson-1-x\n", encoding="utf-8")
+    (shop.parent / "ids.txt").write_text(f"{PERSON}\n\n{OTHER}\n", encoding="utf-8")
+    assert main.run(["forget", str(shop), "--users", str(shop.parent / "ids.txt")]) == 0
+    assert (shop.parent / "gone.csv").read_text() == f"user\nperson-1-x\n{PERSON}\n{OTHER}\n"
+    capsys.readouterr()
+    monkeypatch.setenv("SVC_LOG_FORMAT", "json")
+    assert main.run(["train", str(shop), "--run-id", "r9"]) == 0
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if '"data_cleansed"' in line]
+    rows = (shop.parent / "books.csv").read_text().splitlines()
+    gone = ("person-1-x,", f"{PERSON},", f"{OTHER},")
+    assert json.loads(line)["forgotten"] == sum(row.startswith(gone) for row in rows)
+    assert files_with(shop, PERSON) == []
+
+
+def test_the_only_file_of_a_recipe_without_versions_is_rewritten(recipe: Path, capsys: Any) -> None:
+    recipe.write_text(recipe.read_text().replace(", versioning: append_sha, keep: 4", ""), encoding="utf-8")
+    assert train(recipe, "r1") == 0
+    assert main.run(["forget", str(recipe), "--user", "u7"]) == 0
+    assert "was rewritten as" in capsys.readouterr().out
+    assert "u7" not in live(recipe).users()
+    assert not (recipe.parent / "out" / "books.svc.log.jsonl").exists()
+
+
+@pytest.mark.parametrize(("arguments", "code"), [([], 2), (["--users", "none.txt"], 2), (["--user", PERSON], 6)])
+def test_wrong_usage_and_a_running_training_change_nothing(shop: Path, arguments: list[str], code: int) -> None:
+    from svc.artifact.lock import run_lock
+    from svc.recipe.load import load_recipe
+    from svc.settings import Settings
+
+    uri = load_recipe(shop, {}, settings=Settings(), for_serving=True).output_uri
+    with run_lock(uri, timeout_s=0.0, settings=Settings()):
+        assert main.run(["forget", str(shop), *arguments]) == code
+    assert len(files_with(shop, PERSON)) == 3
+
+
+@pytest.mark.system
+def test_killed_at_any_moment_it_is_as_before_or_forgotten(shop: Path, capsys: Any) -> None:
+    """The process ends before each of its writes and removals in turn. A second run finishes the work."""
+    folder, whole = shop.parent / "out", {path: path.read_bytes() for path in (shop.parent / "out").iterdir()}
+    kills = 0
+    for number in range(50):
+        for path in folder.iterdir():
+            path.unlink()
+        for path, content in whole.items():
+            path.write_bytes(content)
+        pid = os.fork()
+        if not pid:
+            _end_at(number)
+            os._exit(main.run(["forget", str(shop), "--user", PERSON]))
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        kills += code == 77
+        users = live(shop).users()
+        assert OTHER in users
+        if not files_with(shop, PERSON):
+            assert PERSON not in users
+        assert main.run(["forget", str(shop), "--user", PERSON]) == 0
+        assert files_with(shop, PERSON) == []
+        assert main.run(["history", str(shop), "--verify"]) == 0
+        if code == 0:
+            break
+    capsys.readouterr()
+    assert kills >= 10
+
+
+def _end_at(number: int) -> None:
+    """End this process before its write or removal with this number, from 0, like SIGKILL."""
+    calls = iter(range(10_000))
+
+    def ending(original: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
+            if next(calls) == number:
+                os._exit(77)
+            return original(*arguments, **options)
+
+        return call
+
+    folder = store_local.LocalFolder
+    for name in ("put", "remove"):
+        setattr(folder, name, ending(getattr(folder, name)))
+    Store.point_to = ending(Store.point_to)  # type: ignore[method-assign]
