@@ -308,7 +308,7 @@ class Versions:
                 self._withdraw([version.new for version, _ in done if version.new is not None], log)
                 raise
             if not dry_run:
-                for version, header in sorted(done, key=lambda pair: pair[0].live):
+                for version, header in done:  # in the order of the old lines, which orders versions of equal times
                     self._log_rewritten(version, header, facts)
                 for version, _ in done:
                     self._store.remove_version(version.old)
