@@ -141,6 +141,7 @@ LIMITS = {
         "parallelism": "[1, 256]",
         "timeout_seconds": "(0, inf)",
         "per_trial_timeout_seconds": "(0, inf)",
+        "target": "[1, inf)",
         "max_rank_ms": "(0, 60000]",
         "seed": "[0, 4294967296)",
         "recency": "[0, 5.0]",
@@ -203,7 +204,7 @@ OF_RECIPES = {
     ">= 1": (
         "Cleansing.min_items Cleansing.min_rows Cleansing.min_users FeatureColumn.min_frequency "
         "FeatureColumn.min_items FeatureSide.columns Output.keep Promotion.against Training.algorithms "
-        "Training.n_trials Training.sample_users algorithms"
+        "Training.n_trials Training.sample_users Training.target algorithms"
     ),
     ">= 1 <= 1,000": "ServingLimit.max",
     ">= 1 <= 1,000,000": "Training.cutoff",
@@ -282,7 +283,7 @@ OF_REQUESTS = {
         "RelatedRequest.seed_items RelatedRequest.user_features RelatedRow.seed_items RerankRequest.history "
         "RerankRequest.items RerankRequest.user_features RerankRequest.user_id UsersRequest.exclude_users "
         "UsersRequest.include_users UsersRequest.item_features UsersRequest.item_id dislikes.item_id "
-        "history.item_id shown.item_id"
+        "history.event history.item_id shown.item_id"
     ),
     ">= 1 <= 64": "PageRequest.seed RecommendRequest.seed RowAsked.id",
 }
