@@ -122,7 +122,9 @@ class DuckdbSource:
         for text in texts if here != base else ():
             with suppress(OSError, ValueError):
                 if not Path(text).is_absolute() and (here / text).is_file() and (here / text) != (base / text):
-                    raise DataSourceError(f"query: {text!r} is also a file in the working folder: write {base / text}")
+                    raise DataSourceError(
+                        f"query: {text!r} is also a file in the working folder: write {base / text}, or work in {base}"
+                    )
 
     @contextmanager
     def _connect(self, folder: str) -> Iterator[Any]:

@@ -33,7 +33,7 @@ DSN = "SVC_RECIPE_DSN"
 COLUMNS = ("user_id", "item_id", "ts")
 SERVERS = {"postgres": "SVC_TEST_POSTGRES_URL", "mariadb": "SVC_TEST_MYSQL_URL"}
 TRAINING = {"algorithms": ["TopPop"], "n_trials": 1, "cutoff": 5, "split": {"scheme": "time_user"}}
-KINDS = ("csv", "jsonl", "parquet", "sqlite", *SERVERS, "bigquery", "https", "plugin")
+KINDS = ("csv", "jsonl", "parquet", "delta", "duckdb", "sqlite", *SERVERS, "bigquery", "https", "plugin")
 
 
 @dataclass(frozen=True)
@@ -202,6 +202,28 @@ def plugin_source(sales: Path, tmp_path: Path) -> Source:
     schema = {"user_column": "user_id", "item_column": "item_id", "time_column": "position", "time_unit": "s"}
     variables = {"PYTHONPATH": f"{site}{os.pathsep}{ROOT}"}
     return Source({"type": "lists", "path": "sales.txt"}, variables, {"schema": schema})
+
+
+@pytest.fixture
+def delta_source(sales: Path, tmp_path: Path) -> Source:
+    """Return a Delta table from which the rows of a user were removed."""
+    import deltalake
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(as_parquet(sales, tmp_path / "sales.parquet"))
+    removed = table.slice(0, 50).set_column(0, "user_id", pa.array(["removed"] * 50))
+    deltalake.write_deltalake(tmp_path / "lake", pa.concat_tables([table, removed]))
+    deltalake.DeltaTable(tmp_path / "lake").delete("user_id = 'removed'")
+    return Source({"type": "delta", "path": "lake"})
+
+
+@pytest.fixture
+def duckdb_source(sales: Path, tmp_path: Path) -> Source:
+    """Return a query over a copy of the sales in the recipe's folder."""
+    (tmp_path / "copy.csv").write_bytes(sales.read_bytes())
+    query = "SELECT user_id, item_id, ts FROM 'copy.csv' WHERE ts >= $since"
+    return Source({"type": "duckdb", "query": query, "query_parameters": {"since": 0}})
 
 
 @pytest.fixture
