@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 N_READERS, N_BOOKS, N_AUTHORS = 4000, 1000, 160
+N_VISITORS, HOUR_S = 300, 3600
 MEAN_PURCHASES = 22
 FIRST_SALE_S, LAST_SALE_S = 1_704_067_200, 1_767_225_600  # 2024-01-01 to 2026-01-01, UTC
 
@@ -104,11 +105,15 @@ NEW_BOOKS: tuple[dict[str, object], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Shop:
-    """`books` and `readers` are rows of the tables; `purchases` rows of (reader, book, UNIX seconds), by time."""
+    """`books` and `readers` are rows of the tables; `purchases` rows of (reader, book, UNIX seconds), by time.
+
+    `visits` are rows of (reader, book, UNIX seconds, kind) of the first readers: views, carts and purchases.
+    """
 
     books: list[dict[str, object]]
     readers: list[dict[str, object]]
     purchases: NDArray[np.int64]
+    visits: list[tuple[int, int, int, str]]
 
 
 def make_shop(seed: int = 7) -> Shop:
@@ -117,7 +122,8 @@ def make_shop(seed: int = 7) -> Shop:
     book_genres, books, author_of = _books(rng)
     age, readers = _readers(rng)
     appeal = _appeal(rng, age, book_genres, author_of)
-    return Shop(books, readers, _purchases(rng, appeal))
+    purchases = _purchases(rng, appeal)
+    return Shop(books, readers, purchases, _visits(np.random.default_rng([seed, 1]), purchases))
 
 
 def write_shop(shop: Shop, folder: Path) -> None:
@@ -130,6 +136,10 @@ def write_shop(shop: Shop, folder: Path) -> None:
         for user, item, ts in shop.purchases.tolist()
     ]
     _write(folder / "purchases.csv", rows)
+    ids = [
+        (shop.readers[user]["user_id"], shop.books[item]["item_id"], ts, kind) for user, item, ts, kind in shop.visits
+    ]
+    _write(folder / "visits.csv", [dict(zip(("user_id", "item_id", "ts", "event"), row, strict=True)) for row in ids])
 
 
 def _write(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
@@ -207,6 +217,24 @@ def _purchases(rng: np.random.Generator, appeal: NDArray[np.float64]) -> NDArray
     times = rng.integers(FIRST_SALE_S, LAST_SALE_S, size=len(users))
     order = np.argsort(times, kind="stable")
     return np.column_stack([users, items, times])[order]
+
+
+def _visits(rng: np.random.Generator, purchases: NDArray[np.int64]) -> list[tuple[int, int, int, str]]:
+    """The purchases of the first readers, the views and carts before them, and views and carts of other books.
+
+    Of the purchases, two in five come days after the cart, and of one in three nothing was seen before.
+    """
+    rows: list[tuple[int, int, int, str]] = []
+    for user, item, bought in purchases[purchases[:, 0] < N_VISITORS].tolist():
+        viewed = bought - int(HOUR_S if rng.random() < 0.6 else HOUR_S * (2 + rng.exponential(150)))
+        rows += [(user, item, bought, "purchase")]
+        if rng.random() < 0.65:
+            rows += [(user, item, viewed, "view"), (user, item, viewed + 60, "cart")]
+        for step, other in enumerate(rng.choice(purchases[:, 1], size=int(rng.integers(3))).tolist()):
+            rows.append((user, other, viewed - 60 * (step + 1), "view"))
+            if rng.random() < 0.1:
+                rows.append((user, other, viewed - 60 * (step + 1) + 20, "cart"))
+    return sorted(rows, key=lambda row: (row[2], row[0], row[1]))
 
 
 if __name__ == "__main__":

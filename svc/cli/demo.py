@@ -1,6 +1,6 @@
-"""`svc demo`: write data, keys and two recipes, train both and serve them, in one folder and without a network.
+"""`svc demo`: write data, keys and three recipes, train and serve them, in one folder and without a network.
 
-It runs the real commands, each in its own process: `svc train` twice, then `svc serve`.
+It runs the real commands, each in its own process: `svc train` for each recipe, then `svc serve`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ DEFAULT_PORT = 8080
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0
 KEYS = "keys.env"
-RECIPES = ("books", "books-cold-start")
+RECIPES = ("books", "books-cold-start", "books-visits")
 FILES = Path(__file__).with_name("demo_files")
 """Data and recipes that the demo copies. `docs/demo_shop.py` generates the data."""
 REQUESTS = Path(__file__).with_name("demo_requests.json")
@@ -149,7 +149,7 @@ def command(
         bool, typer.Option("--force", help="Overwrite changed data and recipes of an earlier demo.")
     ] = False,
 ) -> int:
-    """Make a bookshop's data, train two recipes on it, serve them, and print requests to paste. Works offline."""
+    """Make a bookshop's data, train three recipes on it, serve them, and print requests to paste. Works offline."""
     bound_port = _usable_port(port)
     typer.echo(f"svc demo in {folder}: writing data, recipes and keys")
     keys = prepare(folder, force=force)

@@ -51,7 +51,7 @@ main.main()
 
 @pytest.mark.integration
 def test_the_demo_trains_serves_and_ends_by_ctrl_c(tmp_path: Path) -> None:
-    """The demo trains both recipes, with two trials here, prints answers, and Ctrl-C ends all of its processes."""
+    """The demo trains its recipes, with two trials here, prints answers, and Ctrl-C ends all of its processes."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SVC_")}
     shutil.copytree(FILES, tmp_path / "files")
     for recipe in (tmp_path / "files" / "recipes").iterdir():
@@ -85,8 +85,8 @@ def test_the_demo_trains_serves_and_ends_by_ctrl_c(tmp_path: Path) -> None:
     process.stdout.close()
     assert process.wait(timeout=60) == 0
     text = "".join(lines)
-    assert len(re.findall(r"^curl -s http://127.0.0.1:\d+/v1/recipes/books", text, re.MULTILINE)) == 8
-    assert len(re.findall(r"^    b\d{4} ", text, re.MULTILINE)) == 40
+    assert len(re.findall(r"^curl -s http://127.0.0.1:\d+/v1/recipes/books", text, re.MULTILINE)) == 9
+    assert len(re.findall(r"^    b\d{4} ", text, re.MULTILINE)) == 45
     assert len(re.findall(r"^    b100[12] .*, new$", text, re.MULTILINE)) == 2
     port = int(re.findall(r"Serving at http://127.0.0.1:(\d+)", text)[0])
     with pytest.raises(ConnectionRefusedError):
@@ -103,8 +103,10 @@ def test_files_only_writes_data_recipes_and_private_keys(tmp_path: Path) -> None
         "data/new-books.csv",
         "data/readers.csv",
         "data/purchases.csv",
+        "data/visits.csv",
         "recipes/books.yaml",
         "recipes/books-cold-start.yaml",
+        "recipes/books-visits.yaml",
         "keys.env",
     }
     assert (folder / "keys.env").stat().st_mode & 0o077 == 0
@@ -151,6 +153,11 @@ class Child:
         self.calls.append("kill")
 
 
+def trainings() -> list[Child]:
+    """Return the children of three trainings that end well."""
+    return [Child(0, 0) for _ in demo.RECIPES]
+
+
 LATE = subprocess.TimeoutExpired("svc", demo.STOP_TIMEOUT_S)
 STOPPED = ["wait for ever", "terminate", "wait 10.0"]
 
@@ -160,13 +167,23 @@ STOPPED = ["wait for ever", "terminate", "wait 10.0"]
     [
         ([Child(3, 3)], 3, [STOPPED], ""),
         (
-            [Child(0, 0), Child(0, 0), Child(Interrupted(signal.SIGINT), LATE, -9)],
+            [*trainings(), Child(Interrupted(signal.SIGINT), LATE, -9)],
             0,
-            [STOPPED, STOPPED, [*STOPPED, "kill", "wait for ever"]],
+            [STOPPED, STOPPED, STOPPED, [*STOPPED, "kill", "wait for ever"]],
             "svc demo ended",
         ),
-        ([Child(0, 0), Child(0, 0), Child(8, running=False)], 1, [STOPPED, STOPPED, STOPPED[1:]], "exit code 8"),
-        ([Child(0, 0), Child(0, 0), Child(0)], 1, [STOPPED, STOPPED, STOPPED[1:]], "not ready within 0 seconds"),
+        (
+            [Child(0, 0), Child(0, 0), Child(0, 0), Child(8, running=False)],
+            1,
+            [*[STOPPED] * 3, STOPPED[1:]],
+            "exit code 8",
+        ),
+        (
+            [Child(0, 0), Child(0, 0), Child(0, 0), Child(0)],
+            1,
+            [*[STOPPED] * 3, STOPPED[1:]],
+            "not ready within 0 seconds",
+        ),
     ],
 )
 def test_the_demo_ends_every_command_that_it_started(
@@ -199,15 +216,15 @@ def test_the_demo_ends_every_command_that_it_started(
     assert not folder.exists()
     commands = [command[3:] for command, _ in started]
     assert (
-        commands[:2] == [["train", f"{folder}/recipes/{name}.yaml", "--quiet"] for name in demo.RECIPES][: len(calls)]
+        commands[:3] == [["train", f"{folder}/recipes/{name}.yaml", "--quiet"] for name in demo.RECIPES][: len(calls)]
     )
     for _, how in started:
         assert how["process_group"] == 0
         assert how["env"].keys() >= {*os.environ, "SVC_SIGNING_KEYS", "SVC_API_KEYS"}
         assert how["env"]["SVC_CONSOLE"] == "1"
-    if len(commands) == 3:
-        port = commands[2][-1]
-        assert commands[2] == ["serve", "--recipes", f"{folder}/recipes", "--host", "127.0.0.1", "--port", port]
+    if len(commands) == 4:
+        port = commands[3][-1]
+        assert commands[3] == ["serve", "--recipes", f"{folder}/recipes", "--host", "127.0.0.1", "--port", port]
         url = f"http://127.0.0.1:{port}"
         assert (asked, shown) == (([(f"{url}/v1/health/ready", 1)], [(url, True)]) if code == 0 else ([], []))
 
@@ -308,3 +325,15 @@ def test_printed_curl_commands_send_the_answered_requests(tmp_path: Path, capsys
     for _, _, body in asked:
         assert body.get("user_id", "nobody") in {*readers, "nobody"}
         assert {*body.get("seed_items", ()), *body.get("history", ())} <= books
+
+
+def test_books_in_the_cart_of_the_example_return(tmp_path: Path) -> None:
+    """The reader of the last example has books in the cart that they have not bought."""
+    visits = pd.read_csv(FILES / "data" / "visits.csv")
+    own = visits[visits["user_id"] == "u0003"]
+    carted, bought = (set(own.loc[own["event"] == kind, "item_id"]) for kind in ("cart", "purchase"))
+    assert len(carted - bought) >= 3
+    missed = visits[visits["event"] == "purchase"].merge(
+        visits[visits["event"] == "view"], "left", ["user_id", "item_id"]
+    )
+    assert 0.2 < missed["event_y"].isna().mean() < 0.5
