@@ -1,9 +1,10 @@
-"""What do dislikes, items shown before, and users for an item cost?
+"""What do dislikes, items shown before, pages of rows and users for an item cost?
 
     python -m benchmarks.page_cost
 
 Models over 41,000 items. Pages: 1,000 users, the processor microseconds of one request in the process with 20 dislikes
-and 100 items shown before, beside one with a history of 120 items. Such a page may cost 100 µs more. Users: 100,000
+and 100 items shown before, beside one with a history of 120 items. Such a page may cost 100 µs more. Rows: a page of
+four rows of ten items beside four requests whose `exclude_items` grow, and one request for 40 items. Users: 100,000
 users with 8 items each, the processor milliseconds of the best 100 users for an item in each order, and of the summary
 of users that a server makes when it loads a model.
 """
@@ -20,10 +21,13 @@ import numpy as np
 from benchmarks.common import origin, side_by_side
 from benchmarks.order_cost import N_ITEMS, factors, histories, model_of, neighbours
 from svc.asking.offer import Offer
+from svc.asking.page import PageRequest, page_steps
+from svc.asking.parsing import parse
 from svc.asking.plan import plan
 from svc.asking.policy import Policy
 from svc.asking.requests import RecommendRequest, UsersRequest
 from svc.cores import limit_blas_threads
+from svc.library.answers import answered
 from svc.model.model import Model
 from svc.model.ranking.query import Interaction, Shown
 from svc.model.recommenders.base import Scorer
@@ -32,7 +36,7 @@ from svc.model.recommenders.factors import IALSScorer
 from svc.names import Order
 
 FEW_USERS, MANY_USERS, LENGTH, LIMIT, BEST_USERS = 1_000, 100_000, 8, 10, 100
-DISLIKES, SHOWN, ROTATION, REQUESTS, ROUNDS = 20, 100, 0.25, 32, 9
+DISLIKES, SHOWN, ROTATION, REQUESTS, ROUNDS, ROWS = 20, 100, 0.25, 32, 9, 4
 
 
 def scorers(rng: np.random.Generator, n_users: int) -> dict[str, Scorer]:
@@ -76,6 +80,29 @@ def requested(number: int, *, rejects: bool) -> Iterator[dict[str, Any]]:
             yield {"user_id": f"u{user}", "history": [Interaction(item) for item in given]}
 
 
+def rows(asked: Model, kind: str) -> Callable[[int], Any]:
+    """Return REQUESTS pages of ROWS rows of LIMIT items, in one request, in a request for each row, or in one row."""
+    offer = Offer(model=asked)
+    row = {"recommend": {"limit": LIMIT}}
+
+    def ask(number: int) -> None:
+        for user in np.random.default_rng(number + ROUNDS).integers(0, FEW_USERS, REQUESTS).tolist():
+            if kind == "page":
+                named = [{"id": f"{place}", **row} for place in range(ROWS)]
+                page = answered(page_steps(parse(PageRequest, {"user_id": f"u{user}", "rows": named}), offer), asked)
+                shown = [item for made in page.rows for item in made.ranking.items.tolist()]
+                assert len(shown) == len({*shown}) == ROWS * LIMIT
+                continue
+            excluded: list[str] = []
+            for _ in range(ROWS if kind == "requests" else 1):
+                limit = LIMIT if kind == "requests" else ROWS * LIMIT
+                body = {"user_id": f"u{user}", "limit": limit, "exclude_items": excluded}
+                (ranking,) = asked.rank([plan(parse(RecommendRequest, body), offer).query])
+                excluded += map(asked.item_ids.at, ranking.items.tolist())
+
+    return ask
+
+
 def audiences(asked: Model, order: Order) -> Callable[[int], Any]:
     """Return the best users of REQUESTS items."""
     offer = Offer(model=asked, policy=Policy(users=True))
@@ -99,6 +126,10 @@ def main() -> None:
         took = {kind: s / REQUESTS * 1e6 for kind, s in side_by_side(calls, ROUNDS, time.thread_time).items()}
         print(f"pages {name:11} history of {DISLIKES + SHOWN} {took['history']:5.0f} µs, ", end="")
         print(f"{DISLIKES} dislikes and {SHOWN} shown {took['rejects'] - took['history']:+5.0f} µs", flush=True)
+        calls = {kind: rows(asked, kind) for kind in ("page", "requests", "one row")}
+        took = {kind: s / REQUESTS * 1e3 for kind, s in side_by_side(calls, ROUNDS, time.thread_time).items()}
+        words = ", ".join(f"{kind} {ms:.2f} ms" for kind, ms in took.items())
+        print(f"rows  {name:11} {ROWS} of {LIMIT} items: {words}", flush=True)
     for name, scorer in scorers(np.random.default_rng(0), MANY_USERS).items():
         asked = model(scorer, MANY_USERS)
         if not isinstance(scorer, IALSScorer):  # a training stores them: no rank depends on them
