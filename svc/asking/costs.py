@@ -34,7 +34,7 @@ RULED_LIMIT = 100
 HEAVY_LIMIT = 200
 """Maximum number of items that a query with diversity returns if it is HEAVY, offset included.
 
-1,000 items are chosen among 5,000, in 100 to 300 ms of processor time."""
+1,000 items are chosen among 5,000, in 100 to 500 ms of processor time."""
 
 
 class Cost(IntEnum):

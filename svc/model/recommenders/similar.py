@@ -24,6 +24,13 @@ STRONGEST: Final = 100
 Bounds the cost of diversity: with all 2,000 weights of an item, a page of 1,000 items took 98 s.
 """
 
+HUB_SHARE, HUB_LEAST = 1 / 8, 500
+"""A column is a hub if more rows than both this share of the pool and HUB_LEAST have it.
+
+At most STRONGEST / HUB_SHARE columns are hubs. They are added as whole vectors of m numbers, several times faster than
+entry by entry: a page of 1,000 items, all of which share 100 columns, took 2.3 s.
+"""
+
 
 def cosines(vectors: NDArray[Any]) -> Similar:
     """Return a function that maps a row number of `vectors`, (m, K), to the cosines with all rows, (m,).
@@ -85,14 +92,25 @@ def cosines_of_rows(rows: Iterable[tuple[NDArray[np.int32], NDArray[np.float32]]
     group_of = np.empty_like(order)
     group_of[order] = is_first.cumsum() - 1
     owners_by_column, weights_by_column = owners[order], weights[order]
+    yield
+    hubs = np.flatnonzero(counts > max(m * HUB_SHARE, HUB_LEAST))
+    hub_of, of_hubs = np.full(len(counts), -1), np.zeros((len(hubs), m))
+    hub_of[hubs] = np.arange(len(hubs))
+    for number, (first, count) in enumerate(zip(firsts[hubs].tolist(), counts[hubs].tolist(), strict=True)):
+        of_hubs[number, owners_by_column[first : first + count]] = weights_by_column[first : first + count]
 
     def to_all(number: int) -> NDArray[np.float64]:
         own = slice(ends[number] - lengths[number], ends[number])
-        groups = group_of[own]
+        groups, own_weights = group_of[own], weights[own]
+        own_hubs = hub_of[groups]
+        is_other = own_hubs < 0
+        groups, other_weights = groups[is_other], own_weights[is_other]
         shared = counts[groups]
         entries = spans(firsts[groups], shared)
-        products = weights_by_column[entries] * np.repeat(weights[own], shared)
+        products = weights_by_column[entries] * np.repeat(other_weights, shared)
         sums = np.bincount(owners_by_column[entries], products, minlength=m).astype(np.float64, copy=False)
+        for hub, weight in zip(own_hubs[~is_other].tolist(), own_weights[~is_other].tolist(), strict=True):
+            sums += of_hubs[hub] * weight
         similarities: NDArray[np.float64] = sums * (scales * scales[number])
         return similarities
 

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from svc.model.ranking.rerank import result_of
+from svc.model.recommenders import similar
 from svc.model.recommenders.dense_weights import DenseWeightsScorer
 from svc.model.recommenders.neighbours import NeighbourScorer
-from svc.model.recommenders.similar import STRONGEST, cosines
+from svc.model.recommenders.similar import STRONGEST, cosines, cosines_of_rows
+from svc.model.recommenders.users import spans
 
 ITEMS = np.array([7, 0, 3, 9, 4], dtype=np.int32)
 
@@ -103,3 +105,28 @@ def test_equal_vectors_are_equally_far_from_others() -> None:
         assert row[3] == row[11] == row[20] == row[36]
         assert row[8] == 0
     np.testing.assert_allclose([to_all(place) for place in range(37)], naive(vectors), atol=1e-12)
+
+
+@pytest.mark.parametrize("n_hubs", [1, 60, 100])
+def test_columns_of_many_rows_are_compared_as_whole_vectors(n_hubs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where all rows share 100 columns, no entry is read one by one. Equal rows have equal cosines with any other."""
+    rng, m, read = np.random.default_rng(2), 2000, list[int]()
+    rows = np.zeros((m, 3000))
+    rows[:, :n_hubs] = rng.random((m, n_hubs))
+    rows[: m // 2, n_hubs] = 1.0
+    others = np.sort(rng.integers(n_hubs + 1, 3000, (m, 100 - n_hubs)), axis=1)
+    np.put_along_axis(rows, others, rng.random(others.shape), axis=1)
+    rows[0] = rows[-1]
+
+    def counting(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        read.append(int(counts.sum()))
+        return spans(starts, counts)
+
+    monkeypatch.setattr(similar, "spans", counting)
+    to_all = result_of(cosines_of_rows((np.flatnonzero(row).astype(np.int32), row[row != 0]) for row in rows))
+    places = range(1, m - 1, 97)
+    found = np.array([to_all(place) for place in places])
+    np.testing.assert_allclose(found, naive(rows)[places], atol=1e-12)
+    assert np.array_equal(found[:, 0], found[:, -1])
+    assert max(read) < 20_000
+    assert n_hubs < 100 or max(read) == 0
