@@ -43,8 +43,8 @@ FETCHING_DATA = _event("fetching_data", "info", "")
 DATA_FETCHED = _event("data_fetched", "info", "n_rows")
 """The source was read. `n_rows` counts rows before cleansing."""
 DATA_CLEANSED = _event("data_cleansed", "info", "n_rows drop_count")
-"""Cleansing ended. With `cleansing.where`, `hide` and `forget`, `dropped_by_where`,
-`hidden_by_rule` and `forgotten` count their rows."""
+"""Cleansing ended. With `cleansing.where`, `hide`, `forget` and `min_interactions`, `dropped_by_where`,
+`hidden_by_rule`, `forgotten` and `dropped_by_min_interactions` count their rows."""
 USERS_SAMPLED = _event("users_sampled", "info", "n_users n_sampled n_rows")
 """Training uses `n_sampled` of the `n_users` users (`training.sample_users`)."""
 SPLITTING_DATA = _event("splitting_data", "info", "scheme")

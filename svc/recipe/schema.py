@@ -157,6 +157,10 @@ class Cleansing(Block):
         description="The result for several interactions of one user and item: one with the sum, the largest or the "
         "number of their weights, the last or the first of them, or all of them. Default with events: max.",
     )
+    min_interactions: Positive | None = Field(
+        default=None,
+        description="Rows of users and of items with fewer rows than this are dropped, until none is left (k-core).",
+    )
     min_rows: Positive | None = None
     min_users: Positive | None = None
     min_items: Positive | None = None

@@ -123,10 +123,13 @@ def _row_warnings(loaded: LoadedRecipe, items: set[str], frame: pandas.DataFrame
         raise MinDataViolation("the table has a header and no rows, so there is nothing to train on")
     n_read, rows = len(frame), kept_rows(frame, recipe.cleansing.where, recipe.cleansing.hide)
     frame = rows.frame
+    is_sample = n_read >= SAMPLED_ROWS
+    # Of few rows of each user and item, no core may be left.
+    cleansing = recipe.cleansing.model_copy(update={"min_interactions": None}) if is_sample else recipe.cleansing
     interactions = from_rows(
         rows,
         schema,
-        recipe.cleansing,
+        cleansing,
         with_times=with_times,
         started_ns=time.time_ns(),
         repeats=recipe.training.repeats,
@@ -145,7 +148,6 @@ def _row_warnings(loaded: LoadedRecipe, items: set[str], frame: pandas.DataFrame
         warnings.append(f"none {first} is a choice, because they are dropped: {dropped}")
     if interactions.future is not None:
         warnings.append(f"{interactions.future.count} {first} have a time in the future: {interactions.future.detail}")
-    is_sample = n_read >= SAMPLED_ROWS
     warnings += [warning.message for warning in doubts(frame, interactions, recipe, is_sample=is_sample)]
     for side, name in (("user", schema.user_column), ("item", schema.item_column)):
         ids = id_doubts(frame[name], side, recipe.source.type, are_rows=True, is_sample=is_sample)

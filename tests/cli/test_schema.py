@@ -98,7 +98,10 @@ def test_the_schema_checks_recipes_as_the_loader_does(
 
 LIMITS = {
     "Availability": {"refresh_seconds": "[5, 86400]", "max_stale_seconds": "(0, inf)"},
-    "Cleansing": {"event_weights": "(0, inf)", **dict.fromkeys(("min_rows", "min_users", "min_items"), "[1, inf)")},
+    "Cleansing": {
+        "event_weights": "(0, inf)",
+        **dict.fromkeys(("min_interactions", "min_rows", "min_users", "min_items"), "[1, inf)"),
+    },
     "CostGuardrail": {"max_relative_change": "[0, inf)"},
     "FeatureColumn": {
         "delimiter": "[1, 8]",
@@ -202,9 +205,9 @@ OF_RECIPES = {
     ">= 0.1 <= 10": "ServingBoost.factor",
     ">= 0.5 <= 0.999": "Promotion.confidence",
     ">= 1": (
-        "Cleansing.min_items Cleansing.min_rows Cleansing.min_users FeatureColumn.min_frequency "
-        "FeatureColumn.min_items FeatureSide.columns Output.keep Promotion.against Training.algorithms "
-        "Training.n_trials Training.sample_users Training.target algorithms"
+        "Cleansing.min_interactions Cleansing.min_items Cleansing.min_rows Cleansing.min_users "
+        "FeatureColumn.min_frequency FeatureColumn.min_items FeatureSide.columns Output.keep Promotion.against "
+        "Training.algorithms Training.n_trials Training.sample_users Training.target algorithms"
     ),
     ">= 1 <= 1,000": "ServingLimit.max",
     ">= 1 <= 1,000,000": "Training.cutoff",

@@ -149,3 +149,17 @@ def test_times_before_1990_are_doubted_in_any_form(tmp_path: Path) -> None:
     with_column(tmp_path, "day", [1_700_000_000, 1_700_000_001])
     hint = tried(tmp_path, schema={**schema, "time_unit": "ms"}, training=BY_TIME).hint("time_unit_doubtful")
     assert "set schema.time_unit: s?" in hint
+
+
+def test_few_interactions_are_dropped_until_all_have_enough(tmp_path: Path) -> None:
+    """Tutorials begin with a 5-core. The rows that it drops are counted, and dropped users are unknown."""
+    rare = [("rare1", "i1"), ("rare2", "odd"), ("u1", "odd"), ("rare3", "odd")]
+    write_csv(tmp_path / "rows.csv", choices() + rare)
+    result = tried(tmp_path, cleansing={"min_interactions": 5})
+    model = both_accept(result)
+    (cleansed,) = [record for record in result.log if record["event"] == "data_cleansed"]
+    assert cleansed["dropped_by_min_interactions"] == 4
+    assert model.header["data_stats"]["dropped_by_min_interactions"] == 4
+    assert (model.n_users, model.n_items) == (24, 12)
+    refused = tried(tmp_path, cleansing={"min_interactions": 50}).error
+    assert "Lower cleansing.min_interactions" in refused

@@ -286,6 +286,8 @@ def _what_to_do(interactions: Interactions) -> str:
     cause += "".join(f"{reason[0].upper()}{reason[1:]}. " for reason in interactions.reasons.values())
     if not len(interactions) and interactions.filter_counts.get("dropped_by_where"):
         return f"{cause}Correct cleansing.where, which keeps no row that a model can be trained on."
+    if interactions.dropped.get("min_interactions", 0) > len(interactions):
+        return f"{cause}Lower cleansing.min_interactions, or provide more data."
     if interactions.n_unusable > len(interactions):
         return f"{cause}Mend these rows, or the columns and the unit that the recipe names."
     return (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -333,17 +333,23 @@ def from_rows(
         if popular is None or times is None
         else recent_choices(users, items, times, len(item_names), popular, started_ns=started_ns)
     )
-    dedup = cleansing.dedup_in_effect
-    if dedup != "none" and not deferred:
-        kept, weights = _in_table_order(*distinct_pairs(users, items, times, weights, dedup))
-        dropped["duplicates"] = len(users) - len(kept)
-        users, items = users[kept], items[kept]
-        times = None if times is None else times[kept]
+    joined: Dedup = "none" if deferred else cleansing.dedup_in_effect
+    later: Dedup = cleansing.dedup_in_effect if deferred else "none"
+    if joined != "none" or cleansing.min_interactions is not None:
+        kept, weights = _join_and_prune(
+            users, items, times, weights, dedup=joined, least=cleansing.min_interactions, dropped=dropped
+        )
+        users, items, times = users[kept], items[kept], _at(times, kept)
+        seen_rows, target_rows = _at(seen_rows, kept), _at(target_rows, kept)
     users, user_codes, row_of = _by_first_appearance(users, len(user_names))
     items, item_codes, column_of = _by_first_appearance(items, len(item_names))
     user_ids, item_ids = user_names[user_codes].tolist(), item_names[item_codes].tolist()
     of_chosen, unknown, of_others = _by_choice(hidden, row_of, column_of, user_names, item_names)
-    counts = {"dropped_by_where": rows.n_dropped, "hidden_by_rule": None if rows.hides is None else by_rule}
+    counts = {
+        "dropped_by_where": rows.n_dropped,
+        "hidden_by_rule": None if rows.hides is None else by_rule,
+        "dropped_by_min_interactions": dropped.get("min_interactions"),
+    }
     return Interactions(
         users,
         items,
@@ -359,7 +365,7 @@ def from_rows(
         None if times is None else reference_time(times, started_ns),
         future,
         {name: count for name, count in counts.items() if count is not None},
-        dedup if deferred else "none",
+        later,
         None if recent is None else recent[item_codes],
         unknown,
         of_others,
@@ -367,6 +373,51 @@ def from_rows(
         target_rows,
         {} if rated is None else rated.counts(),
     )
+
+
+def _join_and_prune(
+    users: Codes,
+    items: Codes,
+    times: Times | None,
+    weights: NDArray[Any] | None,
+    *,
+    dedup: Dedup,
+    least: int | None,
+    dropped: dict[str, int],
+) -> tuple[NDArray[np.int64], NDArray[Any] | None]:
+    """Join duplicates by `dedup`, and drop the rows outside the core of `least` rows (see `core_rows`).
+
+    Return the positions of the rows that are left, and their weights. Add the numbers of other rows to `dropped`.
+    """
+    kept = np.arange(len(users))
+    if dedup != "none":
+        kept, weights = _in_table_order(*distinct_pairs(users, items, times, weights, dedup))
+        dropped["duplicates"] = len(users) - len(kept)
+    if least is not None:
+        core = core_rows(users[kept], items[kept], least)
+        dropped["min_interactions"] = len(core) - int(np.count_nonzero(core))
+        kept, weights = kept[core], _at(weights, core)
+    return kept, weights
+
+
+Values = TypeVar("Values", bound=NDArray[Any])
+
+
+def _at(values: Values | None, rows: NDArray[Any]) -> Values | None:
+    return None if values is None else values[rows]
+
+
+def core_rows(users: Codes, items: Codes, least: int) -> NDArray[np.bool_]:
+    """Return a mask of the rows, (n,), in which each user and each item has at least `least` rows.
+
+    A user whose rows are dropped takes rows from items, which may then have too few, so this repeats until no row is
+    dropped.
+    """
+    kept, n_kept = np.ones(len(users), dtype=np.bool_), -1
+    while n_kept != (n_kept := int(np.count_nonzero(kept))):
+        for codes in (users, items):
+            kept &= np.bincount(codes[kept], minlength=1 + int(codes.max(initial=0)))[codes] >= least
+    return kept
 
 
 def _by_choice(

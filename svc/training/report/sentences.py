@@ -155,7 +155,7 @@ def warnings(header: Mapping[str, Any]) -> list[str]:
     if header["tuning"]["failed"]:
         texts.append(f"{header['tuning']['failed']} trials failed; the log says why.")
     texts += doubts(header)
-    by_rule = stats.get("dropped_by_where", 0) + stats.get("hidden_by_rule", 0)
+    by_rule = sum(stats.get(name, 0) for name in ("dropped_by_where", "hidden_by_rule", "dropped_by_min_interactions"))
     n_unusable = stats["drop_count"] - by_rule
     if n_unusable > 0.2 * max(stats["n_rows"] + n_unusable, 1):
         texts.append(f"Cleansing dropped {n_unusable:,} rows.")

@@ -22,6 +22,7 @@ _DATA = {
     "drop_count": "dropped by cleansing",
     "dropped_by_where": "of these by cleansing.where",
     "hidden_by_rule": "of these hidden by cleansing.hide",
+    "dropped_by_min_interactions": "of these by cleansing.min_interactions",
 }
 _SCORED = {
     "live": "as it is served: it was trained before all that is held out",

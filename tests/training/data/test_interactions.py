@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from svc.errors import TrainingError
 from svc.recipe.schema import Cleansing, InteractionSchema
 from svc.recipe.training_schema import Split
-from svc.training.data.interactions import Interactions, from_rows
+from svc.training.data.interactions import Interactions, core_rows, from_rows
 from svc.training.data.split import split
 from svc.training.data.times import BAD_TIME, NO_START
 from svc.training.data.weights import positions_of
@@ -169,3 +169,35 @@ def test_invalid_times_are_dropped_only_if_the_split_uses_time() -> None:
     data = frame(["a", "b", "c"], ["x", "y", "z"], [1.0, np.nan, 1e300])
     assert from_frame(data, SCHEMA, Cleansing(), with_times=True).dropped == {"bad_times": 2}
     assert len(from_frame(data, SCHEMA, Cleansing(), with_times=False)) == 3
+
+
+@given(
+    pairs=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=40),
+    least=st.integers(1, 4),
+)
+def test_the_core_is_the_largest_set_of_rows_with_enough_of_each(pairs: list[tuple[int, int]], least: int) -> None:
+    """The rows that are left are those of a plain program that drops one row after the other."""
+    users, items = (np.array([pair[side] for pair in pairs], dtype=np.int32) for side in (0, 1))
+    left = set(range(len(pairs)))
+    while few := {
+        row
+        for row in left
+        if min(sum(pairs[other][side] == pairs[row][side] for other in left) for side in (0, 1)) < least
+    }:
+        left.remove(few.pop())
+    assert np.flatnonzero(core_rows(users, items, least)).tolist() == sorted(left)
+
+
+def test_rows_outside_the_core_are_counted() -> None:
+    """Duplicates are joined first. Rows keep their times and weights."""
+    columns = {"user_column": "user", "item_column": "item", "time_column": "ts", "weight_column": "w"}
+    schema = InteractionSchema(**columns, time_unit="s")
+    rows = [(u, i, 100 * u + i, 1 + i) for u in range(3) for i in range(3)] + [(9, 0, 5, 1), (9, 0, 6, 1), (0, 8, 7, 2)]
+    table = pd.DataFrame(rows, columns=["user", "item", "ts", "w"]).astype({"user": str, "item": str})
+    found = from_frame(table, schema, Cleansing(min_interactions=2), with_times=True)
+    assert found.dropped == {"duplicates": 1, "min_interactions": 2}
+    assert found.filter_counts == {"dropped_by_min_interactions": 2}
+    assert (found.user_ids, found.item_ids) == (["0", "1", "2"], ["0", "1", "2"])
+    assert found.weights is not None and found.weights.tolist() == [1.0, 2.0, 3.0] * 3
+    assert found.times is not None and (found.times // 10**9).tolist() == [row[2] for row in rows[:9]]
+    assert from_frame(table, schema, Cleansing(), with_times=True).filter_counts == {}
