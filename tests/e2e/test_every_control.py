@@ -22,7 +22,7 @@ from tests.model.ranker.records import random_ranker
 from tests.serving.client import N_ITEMS, N_USERS, model
 
 pytestmark = pytest.mark.system
-N_REQUESTS, AT_ONCE = 500, 50
+N_REQUESTS, AT_ONCE, N_PAGES = 500, 50, 40
 NEW = [f"n{row}" for row in range(12)]
 STRANGER, REJECTED = f"u{N_USERS}", {"i30", "i40", "n2"}
 """A user without a choice, and the items that this user must not get."""
@@ -76,10 +76,27 @@ def random_request(rng: np.random.Generator) -> dict[str, Any]:
         "offset": int(rng.integers(0, 15)),
     }
     request = {name: value for name, value in controls.items() if rng.random() < 0.4}
+    for name, needed in (("rotation", "shown"), ("shuffle", "seed")):  # without the other they are refused
+        if needed not in request and rng.random() < 0.9:
+            request.pop(name, None)
     if "history" in request and rng.random() < 0.3:
         request["history_mode"] = "replace"
     user = f"u{rng.integers(N_USERS + 2)}"
     return {**request, "user_id": user, "limit": int(rng.integers(1, 30)), "fallback": "popular"}
+
+
+def random_page(rng: np.random.Generator) -> dict[str, Any]:
+    """Return a page of each kind of row, with the user of a random request."""
+    of_user = ("user_id", "history", "history_mode", "dislikes", "exclude_items", "include_seen", "filter", "fallback")
+    request = {name: value for name, value in random_request(rng).items() if name in of_user}
+    limit = {"limit": int(rng.integers(1, 9))}
+    rows: list[dict[str, Any]] = [
+        {"recommend": {**limit, "diversity": 0.3, "explain": 2}},
+        {"related": {**limit, "to": "latest"}},
+        {"label": {**limit, "field": "genre", "rows": 2}},
+        {"popular": {**limit, "filter": {"year": {"gte": 1980}}}},
+    ]
+    return {**request, "rows": [{"id": f"{place}", **rows[place]} for place in rng.permutation(4).tolist()]}
 
 
 def said(answer: dict[str, Any]) -> str:
@@ -145,6 +162,23 @@ def test_every_worker_and_every_batch_gives_the_same_bits(tmp_path: Path) -> Non
             for place, request in enumerate(requests)
         ]
         by_worker = [answered_together(client, requests) for client in clients]
+        pages = [random_page(rng) for _ in range(N_PAGES)]
+        lists = [
+            {"user_id": page["user_id"], "items": [IDS[place] for place in rng.permutation(len(IDS))[:30].tolist()]}
+            for page in pages
+        ]
+        by_verb = [
+            [
+                [client.post(f"/v1/recipes/films:{verb}", json=body).raise_for_status().json() for body in bodies]
+                for client in clients
+            ]
+            for verb, bodies in (("page", pages), ("rerank", lists))
+        ]
+    for first, second in by_verb:
+        assert [said(page) for page in first] == [said(page) for page in second]
+    for page in by_verb[0][0]:
+        shown = [item["item_id"] for row in page["rows"] for item in row["items"]]
+        assert len(shown) == len({*shown})
     for one, *pages in zip(alone, *by_worker, strict=True):
         assert [said(one)] * 2 == [said(page) for page in pages]
     of_stranger = [page for page, request in zip(alone, requests, strict=True) if request["user_id"] == STRANGER]
