@@ -145,8 +145,8 @@ def test_a_training_signs_by_the_configured_algorithm(make_recipe: Make) -> None
         read_verified(result.artifact, parse_signing_keys(f"k1:{'12' * 32}"), Settings())
 
 
-def test_hidden_rows_of_unknown_users_or_items_do_not_change_the_payload(make_recipe: Make, make_ratings: Any) -> None:
-    """An item is unknown if no user chose it and it has no features."""
+def test_hidden_rows_of_unknown_items_do_not_change_the_payload(make_recipe: Make, make_ratings: Any) -> None:
+    """An item is unknown if no user chose it and it has no features. A user with hidden rows alone is remembered."""
     late = 1_700_000_000
     ratings, hide = make_ratings("all.csv"), {"hide": {"ts": {"gte": late}}}
 
@@ -154,8 +154,11 @@ def test_hidden_rows_of_unknown_users_or_items_do_not_change_the_payload(make_re
         return payload(run(make_recipe(ratings=ratings, cleansing=cleansing, training=training())).artifact)
 
     plain, rows = trained({}), ratings.read_text()
-    ratings.write_text(f"{rows}stranger,i0,{late}\nu0,nobody's,{late}\n")
+    ratings.write_text(f"{rows}u0,nobody's,{late}\n")
     assert trained(hide) == plain
+    assert b"stranger" not in plain
+    ratings.write_text(f"{rows}stranger,i0,{late}\n")
+    assert b"stranger" in trained(hide)
     ratings.write_text(f"{rows}u0,i1,{late}\n")
     assert trained(hide) != plain
 
