@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -69,10 +70,10 @@ def _rows(history: History, kept: Kept) -> History:
     entries = np.repeat(kept, lengths)
     remaining: Any = copy.copy(history)
     remaining.offsets = np.concatenate([[0], np.cumsum(lengths[kept])]).astype(history.offsets.dtype)
-    remaining.columns = history.columns[entries]
-    for name in ("weights", "ties"):
+    for name in (part.name for part in fields(History) if part.name != "offsets"):
         values = getattr(history, name)
-        setattr(remaining, name, None if values is None else values[entries])
+        if isinstance(values, np.ndarray):  # a value for each interaction
+            setattr(remaining, name, values[entries])
     rows: History = remaining
     return rows
 

@@ -101,6 +101,7 @@ def test_ordered_and_weighted_histories_lose_the_rows_of_the_user() -> None:
         model.history,
         weights=np.arange(n, dtype=np.float32),
         ties=np.arange(n) % 2 == 0,
+        is_seen=np.arange(n) % 3 == 0,
         recency=0.5,
     )
     model.ready()
@@ -113,3 +114,6 @@ def test_ordered_and_weighted_histories_lose_the_rows_of_the_user() -> None:
         assert expected is not None
         assert own.tolist() == expected.tolist()
         assert after.times(row).tolist() == model.history.times(user).tolist()
+        flags = [(some.is_seen, some.offsets[place]) for some, place in ((after, row), (model.history, user))]
+        own_seen, expected_seen = (flag[start : start + user + 1].tolist() for flag, start in flags)  # type: ignore[index]
+        assert own_seen == expected_seen
