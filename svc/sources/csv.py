@@ -27,6 +27,7 @@ from svc.recipe.source_options import CsvOptions
 from svc.sources.dtypes import DTYPES, by_content, text_with_gaps, whole_numbers
 from svc.sources.files import CappedReader, DataFile, address_of
 from svc.sources.parts import find_parts, probe_first
+from svc.sources.shapes import FIRST_LINES, shape_hint
 from svc.sources.table import TableBuilder, require_columns, wanted_hive
 from svc.sources.text_files import (
     ARCHIVE_ERRORS,
@@ -154,36 +155,42 @@ class CsvSource:
         return [f"{file.where}: readable", f"{file.where}: has the columns {named}"]
 
     def sample(self, n_rows: int) -> pandas.DataFrame | None:
-        """Return the first rows of `fetch`, without rows that have another number of fields than the header.
+        """Return the first rows of `fetch`. Raises DataSourceError for a fault in them, as `fetch` does.
 
-        Over http(s) only the beginning of the file is read. Returns None if the file cannot be read or parsed, such as
-        the beginning of a compressed file.
+        Over http(s) only the beginning of the file is read. Returns None if it cannot be parsed, such as the beginning
+        of a compressed file, and leaves out rows with another number of fields than the header.
         """
         part = next(find_parts(self._config, self._context, _EXTENSIONS, part="beginning"))
-        with suppress(DataSourceError), part.open() as file:
-            header = self._header(file, part.hive)
-            builder = TableBuilder(self._context, file.where)
-            builder.begin(part, self._schema(header))
-            rows = self._first_rows(file, header, n_rows)
-            positions = [header.names.index(name) for name in header.wanted]
-            columns = [pa.array([row[position] for row in rows], pa.string()) for position in positions]
-            with _parser_errors(file):
-                table = pa.table(dict(zip(header.wanted, columns, strict=True))).cast(self._parsed(header))
-                builder.add(self._typed(table, file.where, 0))
-            return builder.finish(self._convert)
+        with part.open() as file:
+            try:
+                header = self._header(file, part.hive)
+                builder = TableBuilder(self._context, file.where)
+                builder.begin(part, self._schema(header))
+                rows = self._first_rows(file, header, n_rows)
+                positions = [header.names.index(name) for name in header.wanted]
+                columns = [pa.array([row[position] for row in rows], pa.string()) for position in positions]
+                with _parser_errors(file):
+                    table = pa.table(dict(zip(header.wanted, columns, strict=True))).cast(self._parsed(header))
+                    builder.add(self._typed(table, file.where, 0))
+                return builder.finish(self._convert)
+            except DataSourceError:
+                if file.whole:
+                    raise
         return None
 
     def _first_rows(self, file: DataFile, header: _Header, n_rows: int) -> list[list[str]]:
-        """Return the first rows that have all fields.
+        """Return the first rows, which have all fields.
 
         If only a part of the file was read, the last row is dropped, because it may be cut.
         """
         rows: list[list[str]] = []
-        with _parser_errors(file):
+        with _parser_errors(file, lambda: self._fault(file, header)):
             lines = bounded_lines(self._text(file))
             for row in csv.reader(itertools.islice(lines, header.skip_rows, None), delimiter=self._delimiter):
                 if len(row) == len(header.names):
                     rows.append(row)
+                elif row and file.whole:
+                    raise pa.ArrowInvalid("a row has another number of fields than the header")
                 if len(rows) >= n_rows:
                     break
         return rows if file.whole else rows[:-1]
@@ -211,6 +218,8 @@ class CsvSource:
         hint = header_hint(names, self._config.delimiter)
         if not hint and self._config.header is not None and not any(name.strip() in wanted for name in names):
             hint = "; for a file without a header row set `header: null`"
+        if any(name not in names for name in wanted):
+            hint = self._shape(file) or hint
         with_dtype = [name for name in self._config.dtype if name not in hive]
         require_columns([*wanted, *with_dtype], names, file.where, hint)
         return _Header(names, wanted, skip)
@@ -257,7 +266,21 @@ class CsvSource:
         """Return a description of the first malformed line, or None. Reads the file again, row by row."""
         n_above = self._config.skip_rows + (self._config.header or 0)
         fault = find_fault(self._text(file), self._delimiter, len(header.names), n_above)
+        if fault and f"header has {len(header.names)}" in fault:
+            fault += self._shape(file)
         return fault and fault.replace(repr(MARK)[1:-1], self._config.delimiter)
+
+    def _shape(self, file: DataFile) -> str:
+        """Return a hint if interactions are no table of one choice a row, else "". The file is at its start again."""
+        if self._context.purpose != "interactions":
+            return ""
+        file.file.seek(0)
+        lines = itertools.islice(bounded_lines(self._text(file)), self._config.skip_rows, None)
+        rows: list[list[str]] = []
+        with suppress(csv.Error, UnicodeError, EOFError, pa.ArrowException):
+            rows = list(itertools.islice(csv.reader(lines, delimiter=self._delimiter), FIRST_LINES))
+        file.file.seek(0)
+        return shape_hint(rows, self._config.path, self._config.delimiter, (self._context.columns or ())[:2])
 
     def _schema(self, header: _Header) -> pa.Schema:
         """Return a schema with the type of each column in `dtype`, and text for all other columns."""

@@ -140,6 +140,15 @@ def test_blanks_quotes_and_floats_are_mended_by_the_query_that_the_warning_names
     assert len(both_accept(mended).items()) == 12
 
 
+def test_floats_of_a_csv_are_read_by_the_type_that_is_named(tmp_path: Path) -> None:
+    """17850.0 is the customer 17850 in a table that once had blanks."""
+    write_csv(tmp_path / "rows.csv", [(f"{user}.0", item) for user, item in NUMBERED])
+    assert "`source.dtype: {user_id: int}`" in tried(tmp_path).hint("floating_point")
+    mended = tried(tmp_path, source={"type": "csv", "path": "rows.csv", "dtype": {"user_id": "int"}})
+    assert mended.is_silent("floating_point")
+    assert recommended(both_accept(mended), "17850")
+
+
 def test_numbers_that_a_spreadsheet_rounded_are_named(tmp_path: Path) -> None:
     """9.78E+12 was an ISBN. Its last digits are lost."""
     rows = [(user, f"9.78E+{10 + int(item[1:])}") for user, item in choices()]
