@@ -19,6 +19,7 @@ from svc.model.model import Model
 from svc.model.ranking.filter_fields import FilterFields, LabelField, NumberField
 from svc.model.ranking.query import Ranking
 from tests.families import EVERY_FAMILY, N_ITEMS, N_USERS, family
+from tests.model.ranker.records import random_ranker
 
 GENRES = ["Comedy", "Drama|Comedy", "War", None]
 model_of = cache(family)
@@ -30,6 +31,12 @@ def fields() -> FilterFields:
 
 
 def offer_of(name: str) -> Offer:
+    """Return an offer of a family's model, or with `ranked` of one with a learned order."""
+    if name == "ranked":
+        ranked = family("IALS")
+        ranked.ranker = random_ranker(np.random.default_rng(3), N_ITEMS, ordered=False)
+        ranked.ready()
+        return Offer(model=ranked, filters=fields())
     return Offer(model=model_of(name), filters=fields())
 
 
@@ -115,7 +122,7 @@ def expected(row: RowAnswer, asked: dict[str, Any], body: dict[str, Any], shown:
     return single(RecommendRequest, user | own | {"exclude_items": excluded, "filter": tree}, offer)[0]
 
 
-@pytest.mark.parametrize("name", EVERY_FAMILY)
+@pytest.mark.parametrize("name", [*EVERY_FAMILY, "ranked"])
 def test_each_row_equals_its_single_request(name: str) -> None:
     """Earlier rows are in `exclude_items`, and for related and popular rows the user's seen items too."""
     offer = offer_of(name)

@@ -14,6 +14,7 @@ from svc.artifact import store_local
 from svc.artifact.store import Store
 from svc.cli import main
 from tests.cli.conftest import KEY, history, last_error, train
+from tests.object_store import ObjectsInMemory
 
 PERSON, OTHER = "person-7-x", "person-8-x"
 
@@ -69,6 +70,31 @@ def test_every_version_forgets_and_the_log_stays_whole(shop: Path, capsys: pytes
     assert PERSON not in live(shop).users()
     assert main.run(["forget", str(shop), "--user", PERSON]) == 0
     assert "no version knows this user" in capsys.readouterr().out
+
+
+def test_a_hold_and_an_ed25519_signature_stay(shop: Path, capsys: Any, monkeypatch: Any) -> None:
+    """The setting decides how the new versions are signed."""
+    monkeypatch.setenv("SVC_ARTIFACT_SIGNATURE", "ed25519")
+    assert main.run(["rollback", str(shop), "--hold"]) == 0
+    assert main.run(["forget", str(shop), "--user", PERSON]) == 0
+    (held,) = [version for version in history(shop, capsys) if version["held"]]
+    assert held["live"]
+    assert live(shop).header["forgotten"] == 1
+    assert main.run(["history", str(shop), "--verify"]) == 0
+    assert train(shop, "r4") == 0
+    assert [version["sha8"] for version in history(shop, capsys) if version["live"]] == [held["sha8"]]
+
+
+def test_versions_in_an_object_store_forget_too(recipe: Path, objects_in_memory: ObjectsInMemory, capsys: Any) -> None:
+    recipe.write_text(recipe.read_text().replace("out/books.svc", "s3://shop/books.svc"), encoding="utf-8")
+    assert [train(recipe, run) for run in ("r1", "r2")] == [0, 0]
+    before = {path for path, content in objects_in_memory.store.items() if b"u17" in content.getvalue()}
+    assert len(before) == 2
+    assert main.run(["forget", str(recipe), "--user", "u17"]) == 0
+    assert not before & {*objects_in_memory.store}
+    assert not [path for path, content in objects_in_memory.store.items() if b"u17" in content.getvalue()]
+    assert len(history(recipe, capsys)) == 2
+    assert main.run(["history", str(recipe), "--verify"]) == 0
 
 
 def test_a_server_with_serials_accepts_the_rewritten_version(shop: Path, monkeypatch: Any, tmp_path: Path) -> None:
