@@ -28,6 +28,13 @@ _EXPIRED: Final = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestEx
 _GIVEN_UP: Final = (FSTimeoutError, TimeoutError)
 
 
+def client_of(uri: str, **options: Any) -> Any:
+    """Return fsspec's client for the store of `uri`. Raises ImportError if its package is not installed."""
+    with turn:
+        get_filesystem_class(uri.partition(":")[0].lower())
+    return url_to_fs(uri, **options)[0]
+
+
 class ObjectStore:
     """The client for the store of `uri`.
 
@@ -44,9 +51,7 @@ class ObjectStore:
     def _fs(self) -> Any:
         scheme = self._uri.partition(":")[0].lower()
         try:
-            with turn:
-                get_filesystem_class(scheme)
-            return url_to_fs(self._uri, **_options(scheme, self._timeout_s))[0]
+            return client_of(self._uri, **_options(scheme, self._timeout_s))
         except ImportError:
             extra = EXTRAS_OF_SCHEMES[scheme]
             raise ConfigError(f"{scheme}:// needs the extra {extra}: {install_command(extra)}") from None

@@ -125,7 +125,7 @@ def one_blas_thread() -> None:
 def objects_in_memory(monkeypatch: pytest.MonkeyPatch) -> ObjectsInMemory:
     """Replace the stores of all object URIs, s3://, gs:// and az://, by one in memory."""
     objects = ObjectsInMemory()
-    monkeypatch.setattr("svc.objects.url_to_fs", lambda uri, **_options: (objects.client(), uri))
+    monkeypatch.setattr("svc.objects.client_of", lambda uri, **_options: objects.client())
     return objects
 
 

@@ -69,7 +69,7 @@ def test_a_client_that_is_not_installed_names_its_extra(monkeypatch: pytest.Monk
     def missing(*arguments: object, **options: object) -> None:
         raise ImportError
 
-    monkeypatch.setattr("svc.objects.url_to_fs", missing)
+    monkeypatch.setattr("svc.objects.client_of", missing)
     with pytest.raises(ConfigError, match=r"s3:// needs the extra s3: .*pip install"):
         ObjectStore("s3://bucket/key", 1.0).info("s3://bucket/key")
 

@@ -38,7 +38,8 @@ class IcebergSource(LakeSource):
 
     def _from_catalog(self) -> tuple[str, Any]:
         properties = {name: str(value) for name, value in self._config.catalog.items()}
-        return f"the table {self._config.table}", catalogs.load_catalog(**properties).load_table(self._config.table)
+        with catalogs.load_catalog(**properties) as catalog:
+            return f"the table {self._config.table}", catalog.load_table(self._config.table)
 
     def _from_file(self) -> tuple[str, Any]:
         location = self._config.location

@@ -316,7 +316,7 @@ def live_through(seed: int, steps: int, folder: Path) -> Chaos:
             patch.setattr("svc.cli.recommend.interrupts", contextlib.nullcontext)
             patch.setattr(versions, "_LOCK_TIMEOUT_S", LOCK_S)
             if store is not None:
-                patch.setattr(objects, "url_to_fs", store.wrapped)
+                patch.setattr(objects, "client_of", store.wrapped)
             trio.run(chaos.run, steps, clock=trio.testing.MockClock(autojump_threshold=0))
     except BaseException:
         print("\n".join(chaos.history), flush=True)  # noqa: T201 - this is the report

@@ -41,9 +41,9 @@ class FailingStore(MemoryFileSystem):
     def failed(self) -> bool:
         return 0 < self._nth <= self.made
 
-    def wrapped(self, *_: object, **__: object) -> tuple[AsyncFileSystemWrapper, str]:
-        """Return the store in place of fsspec's `url_to_fs`."""
-        return AsyncFileSystemWrapper(self, asynchronous=False), ""
+    def wrapped(self, *_: object, **__: object) -> AsyncFileSystemWrapper:
+        """Return the store as a client of fsspec."""
+        return AsyncFileSystemWrapper(self, asynchronous=False)
 
     @classmethod
     def _strip_protocol(cls, path: str) -> str:

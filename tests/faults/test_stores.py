@@ -34,7 +34,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, b
     store = FailingStore({})
     with pytest.MonkeyPatch.context() as patch:
         set_environment(patch, folder)
-        patch.setattr(objects, "url_to_fs", store.wrapped)
+        patch.setattr(objects, "client_of", store.wrapped)
         for command in (
             "train books.yaml --quiet --run-id first",
             "train books.yaml --quiet --run-id second",
@@ -56,7 +56,7 @@ def runs(
         store = FailingStore(contents, kind, nth, lost=lost)
         with pytest.MonkeyPatch.context() as patch:
             set_environment(patch, folder)
-            patch.setattr(objects, "url_to_fs", store.wrapped)
+            patch.setattr(objects, "client_of", store.wrapped)
             capsys.readouterr()
             code = run(in_store(COMMANDS[command]), folder, older)
             told = capsys.readouterr()

@@ -19,15 +19,15 @@ IDS = ("user_id", "item_id")
 
 @pytest.fixture
 def table(tmp_path: Path) -> Any:
-    """Return a table of a catalog in SQLite, from which one of its four rows was deleted."""
-    catalog = load_catalog("default", **options(tmp_path))
-    catalog.create_namespace("shop")
-    rows = pa.table({"user_id": ["a", "b", "c"], "item_id": [1, 2, 3], "rating": pa.array([1, 2, 5], pa.int32())})
-    made = catalog.create_table("shop.events", schema=rows.schema)
-    made.append(rows)
-    made.append(rows.slice(2, 1).set_column(0, "user_id", pa.array(["d"])))
-    made.delete("user_id == 'a'")
-    return made
+    """Yield a table of a catalog in SQLite, from which one of its four rows was deleted."""
+    with load_catalog("default", **options(tmp_path)) as catalog:
+        catalog.create_namespace("shop")
+        rows = pa.table({"user_id": ["a", "b", "c"], "item_id": [1, 2, 3], "rating": pa.array([1, 2, 5], pa.int32())})
+        made = catalog.create_table("shop.events", schema=rows.schema)
+        made.append(rows)
+        made.append(rows.slice(2, 1).set_column(0, "user_id", pa.array(["d"])))
+        made.delete("user_id == 'a'")
+        yield made
 
 
 def options(folder: Path) -> dict[str, str]:
