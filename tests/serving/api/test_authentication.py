@@ -16,6 +16,7 @@ from svc.errors import ConfigError, InvalidApiKey
 from svc.serving.api import authentication
 from svc.serving.api.authentication import (
     Authenticator,
+    DigestOrder,
     RefusalThrottle,
     hash_api_key,
     key_in,
@@ -254,29 +255,66 @@ async def test_accepted_keys_stay_accepted_while_they_are_listed(digests: list[b
     assert digests == [removed.encode()]
 
 
-async def test_wrong_keys_do_not_hold_up_the_first_use_of_a_good_one(digests: list[bytes]) -> None:
-    """Unknown keys of clients without a wrong key go first, then newer ones. Cancelled ones leave the order."""
-    good, other = new_api_key(), new_api_key()
-    auth = made(good, other)
-    with pytest.raises(InvalidApiKey):
-        await auth.check(new_api_key().encode(), "flood")
-    digests.clear()
-    wrong = [new_api_key() for _ in range(50)]
+async def enter(order: DigestOrder, client: str, name: str, entered: list[str], ends: trio.Semaphore) -> None:
+    """Take a turn, which lasts until `ends` is released."""
+    async with order.turn(client):
+        entered.append(name)
+        await ends.acquire()
+
+
+async def test_clients_with_a_wrong_key_go_behind_others() -> None:
+    """Of clients with a wrong key the newest goes first. Cancelled ones leave the order."""
+    order, entered, ends = DigestOrder(), list[str](), trio.Semaphore(0)
+    order.note_wrong("flood")
     async with trio.open_nursery() as nursery, trio.open_nursery() as flood:
-
-        async def ask(key: str, client: str) -> None:
-            with suppress(InvalidApiKey):
-                await auth.check(key.encode(), client)
-
-        for key in wrong:
-            flood.start_soon(ask, key, "flood")
+        for number in range(50):
+            flood.start_soon(enter, order, "flood", f"wrong {number}", entered, ends)
+            await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(enter, order, "flood", "other", entered, ends)
         await trio.testing.wait_all_tasks_blocked()
-        nursery.start_soon(ask, other, "flood")
+        nursery.start_soon(enter, order, "shop", "good", entered, ends)
+        for _ in range(2):
+            await trio.testing.wait_all_tasks_blocked()
+            ends.release()
         await trio.testing.wait_all_tasks_blocked()
-        nursery.start_soon(ask, good, "shop")
-        await trio.testing.wait_all_tasks_blocked()
-        while auth.kid_of(other.encode()) is None:
-            await trio.lowlevel.checkpoint()
         flood.cancel_scope.cancel()
-    assert [key.decode() for key in digests][1:3] == [good, other]
-    await auth.check(good.encode(), "later")
+        ends.release()
+    assert entered == ["wrong 0", "good", "other"]
+    with trio.fail_after(1):
+        ends.release()
+        await enter(order, "later", "later", entered, ends)
+
+
+async def test_no_key_waits_for_ever_beside_wrong_keys_from_its_address() -> None:
+    """Of those that wait from one address, the oldest gets every second turn, however many newer ones come."""
+    order, entered, ends = DigestOrder(), list[str](), trio.Semaphore(0)
+    async with trio.open_nursery() as nursery:
+        for number in range(5):
+            nursery.start_soon(enter, order, "balancer", f"wrong {number}", entered, ends)
+            await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(enter, order, "balancer", "good", entered, ends)
+        for number in range(5, 50, 2):
+            await trio.testing.wait_all_tasks_blocked()
+            for newer in (number, number + 1):
+                nursery.start_soon(enter, order, "balancer", f"wrong {newer}", entered, ends)
+                await trio.testing.wait_all_tasks_blocked()
+            ends.release()
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert entered.index("good") <= 2 * 5 + 1
+
+
+async def test_an_unknown_key_is_accepted_beside_many_wrong_ones() -> None:
+    good = new_api_key()
+    auth = made(good)
+    async with trio.open_nursery() as flood:
+
+        async def ask(key: str) -> None:
+            with suppress(InvalidApiKey):
+                await auth.check(key.encode(), "flood")
+
+        for _ in range(20):
+            flood.start_soon(ask, new_api_key())
+        await trio.testing.wait_all_tasks_blocked()
+        assert await auth.check(good.encode(), "shop") == "k0"
+        flood.cancel_scope.cancel()
