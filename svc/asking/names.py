@@ -13,6 +13,7 @@ from svc.model.history import LEAST, Weights
 from svc.model.ranking.item_sets import added_up, distinct
 from svc.model.ranking.new_items import NewItems, id_at
 from svc.model.ranking.query import NO_ITEMS, NOTHING_GIVEN, Given, Interaction, settle_history
+from svc.model.weight_scale import scale_request
 
 if TYPE_CHECKING:
     from svc.model.model import Model
@@ -50,13 +51,14 @@ class Names:
         return np.where((columns < 0) & (rows >= 0), self._model.n_items + rows, columns)
 
     def history(self, history: Sequence[Interaction]) -> Given:
-        """Return the model's items and the other ids of a request's history.
+        """Return the model's items and the other ids of a request's history, with weights on the scale of the model.
 
         The items are distinct, unless the model's histories are ordered (see `settle_history`).
         """
         if not history:
             return NOTHING_GIVEN
         columns, weights, unknown = self.weighted(history, with_new=False)
+        weights = scale_request(weights, self._model.history.weight_scale)
         return settle_history(Given(columns, weights, tuple(dict.fromkeys(unknown))), self._model.history)
 
     def dislikes(self, dislikes: Sequence[Interaction]) -> Given:

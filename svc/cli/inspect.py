@@ -98,7 +98,7 @@ def _summary(header: dict[str, Any]) -> dict[str, str]:
     """
     tuning, evaluation, stats = (_mapping(header.get(name)) for name in ("tuning", "evaluation", "data_stats"))
     best = _mapping(tuning.get("best_per_algorithm"))
-    features, promotion = _mapping(header.get("features")), _mapping(header.get("promotion"))
+    features, promotion, params = (_mapping(header.get(name)) for name in ("features", "promotion", "best_params"))
     sides = [side for side in ("user", "item") if side in features]
     counts = (f"{_number(stats.get(f'n_{name}'))} {name}" for name in ("rows", "users", "items"))
     metric = f"{_text(header.get('metric'))}@{_text(header.get('cutoff'))}"
@@ -120,6 +120,7 @@ def _summary(header: dict[str, Any]) -> dict[str, str]:
         "algorithm": f"{winner}, {origin}",
         **({"recency": _number(header["recency"])} if "recency" in header else {}),
         **_events(header),
+        **({"weight_scale": _text(params["weight_scale"])} if "weight_scale" in params else {}),
         "score": f"{metric} {_number(header.get('best_score'))}{interval}{judged}",
         **({"score_with_order": _number(header["score_with_order"])} if "score_with_order" in header else {}),
         **_ranker(header),

@@ -97,6 +97,8 @@ class History(Stored):
     `is_seen`, (nnz,) bool, marks the items that are left out of the user's answers. None: all items are.
 
     With `recency_beside`, the cold-start part of the model weighs the items by a recency of its own.
+
+    `weight_scale` is the scale of `weights` (see `svc.model.weight_scale`), or None if they are as in the table.
     """
 
     ALWAYS_STORED: ClassVar[frozenset[str]] = frozenset({"weights"})
@@ -110,6 +112,7 @@ class History(Stored):
     recency_beside: bool = False
     ties: NDArray[np.bool_] | None = None
     is_seen: NDArray[np.bool_] | None = None
+    weight_scale: tuple[str, float] | None = None
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

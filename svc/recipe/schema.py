@@ -121,6 +121,8 @@ class MaxChange(Block):
 
 Dedup = Literal["sum", "max", "count", "keep_last", "keep_first", "none"]
 DEDUP_OF_EVENTS: Final = "max"
+WEIGHT_SCALES: Final = ("none", "log", "rank", "mean")
+"""The scales of weights from which a search chooses."""
 
 
 class Forget(Block):
@@ -156,6 +158,10 @@ class Cleansing(Block):
         default="keep_last",
         description="The result for several interactions of one user and item: one with the sum, the largest or the "
         "number of their weights, the last or the first of them, or all of them. Default with events: max.",
+    )
+    weight_scale: Literal["search", "none", "log", "rank", "mean", "raw"] = Field(
+        default="search",
+        description="How weights of weight_column count. raw: as they are. search: as each trial chooses.",
     )
     min_interactions: Positive | None = Field(
         default=None,
@@ -314,6 +320,12 @@ class Recipe(Block):
             if self.schema_.event_column is None:
                 raise ValueError("cleansing.event_weights needs schema.event_column, the column whose values it weighs")
             raise ValueError("schema.event_column needs cleansing.event_weights, the weight of each of its values")
+        if "weight_scale" in self.cleansing.model_fields_set and self.schema_.weight_column is None:
+            if self.schema_.event_column is not None:
+                raise ValueError(
+                    "cleansing.weight_scale is for a weight_column: cleansing.event_weights stay as written"
+                )
+            raise ValueError("cleansing.weight_scale needs schema.weight_column, the column whose values it scales")
         for field, names in (("cleansing.seen", self.cleansing.seen), ("training.target", self.training.target)):
             if names is not None:
                 self._check_events(field, names)
@@ -328,6 +340,14 @@ class Recipe(Block):
         if self.training.weighted_metric and not self.schema_.is_weighted:
             raise ValueError("training.weighted_metric needs schema.weight_column or schema.event_column")
         return self
+
+    @property
+    def weight_scales(self) -> tuple[str, ...]:
+        """Return the scales of weights that trials may have, none if weights are used as they are."""
+        scale = self.cleansing.weight_scale
+        if self.schema_.weight_column is None or scale == "raw":
+            return ()
+        return WEIGHT_SCALES if scale == "search" else (scale,)
 
     def _check_events(self, field: str, names: tuple[str, ...]) -> None:
         """Raise ValueError if one of `names` is no event with a weight."""

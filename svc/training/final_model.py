@@ -18,6 +18,7 @@ from svc.model.recommenders.blend import BlendScorer
 from svc.model.recommenders.factors import ColdStartScorer, IALSScorer
 from svc.recipe.algorithms import FACTORS, FEATURE_AWARE, TOP_POP
 from svc.training.data.interactions import HiddenOfOthers
+from svc.training.data.weights import WEIGHT_SCALE, weight_scale
 from svc.training.fitting.export import (
     Columns,
     assemble,
@@ -118,6 +119,7 @@ def train_final(task: Task, result: SearchResult, learned: Learned | None = None
         popularity=None if interactions.popularity is None else interactions.popularity[columns],
         ranker=None if learned is None else _ranker(task, learned, matrix, columns),
         seen=None if seen is None else reorder_items(seen, columns),
+        scale=weight_scale(task.matrix({}, all_users=sampled), best.params) if WEIGHT_SCALE in best.params else None,
     )
     if task.loaded.recipe.serving.users:
         model.measure_users()

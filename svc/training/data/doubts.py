@@ -45,6 +45,9 @@ LARGEST_VALUE: Final = 100
 counts are mostly 1 with a long tail, and a filter for their upper half would drop nearly all rows."""
 FEW_BELOW: Final = 0.2
 """Share of numbers below 0 under which these are returns among amounts."""
+HEAVY_TAIL: Final = 20
+"""Ratio of the 99th percentile of raw weights to their median above which a training warns."""
+TOP: Final = 0.99
 _SHOWN_CHARACTERS = 40
 _LOW_SHARE: Final = 0.6
 """Share of the distinct ratings, the lowest, that the example filter in a hint drops. Of five stars it keeps 4 and 5.
@@ -74,7 +77,8 @@ def doubts(
     yield from _events(interactions, recipe, is_sample=is_sample)
     yield from _swapped_columns(interactions, recipe)
     if recipe.schema_.weight_column is not None:
-        yield from _weights(frame[recipe.schema_.weight_column], recipe.schema_.weight_column)
+        is_raw = recipe.cleansing.weight_scale == "raw"
+        yield from _weights(frame[recipe.schema_.weight_column], recipe.schema_.weight_column, is_raw=is_raw)
 
 
 def _time_unit(frame: pd.DataFrame, interactions: Interactions, schema: InteractionSchema) -> Iterator[Doubt]:
@@ -158,8 +162,8 @@ def _swapped_columns(interactions: Interactions, recipe: Recipe) -> Iterator[Dou
         )
 
 
-def _weights(column: pd.Series, name: str) -> Iterator[Doubt]:
-    """Warn of weights that look like times, and of values that are no finite numbers above 0.
+def _weights(column: pd.Series, name: str, *, is_raw: bool) -> Iterator[Doubt]:
+    """Warn of weights that look like times, of values that are no finite numbers above 0, and of raw heavy tails.
 
     Raise MinDataViolation if no value is a finite number above 0.
     """
@@ -190,6 +194,14 @@ def _weights(column: pd.Series, name: str) -> Iterator[Doubt]:
             "schema.weight_column",
             f"{name!r} holds numbers around {median:.3g}, which look like times: is it "
             f"`schema: {{time_column: {key}, time_unit: {unit}}}`?",
+        )
+    top = pd.Series(values).quantile(TOP)
+    if is_raw and top > HEAVY_TAIL * median:
+        yield Doubt(
+            "weights_heavy_tailed",
+            "cleansing.weight_scale",
+            f"the 99th percentile of {name!r}, {top:g}, is {top / median:.3g} times the median, {median:g}. Raw "
+            "weights with such a tail make most models worse than none: `cleansing.weight_scale: search` tries scales",
         )
 
 

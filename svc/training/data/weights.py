@@ -20,6 +20,7 @@ from scipy import sparse
 
 from svc.errors import WeightOutOfRange
 from svc.model.history import decay_factors
+from svc.model.weight_scale import Scale, scale_of, scale_weights
 from svc.recipe.serving_schema import Popular
 from svc.recipe.training_schema import seconds
 from svc.training.data.stable_sort import stable_order
@@ -146,20 +147,34 @@ POPULARITY_HALF_LIFE = "popularity_half_life"
 """Parameter with the half-life of popularity in a blend. It is applied in addition to HALF_LIFE."""
 NO_DECAY = "none"
 """The value of a half-life with which no interaction loses weight."""
+WEIGHT_SCALE = "weight_scale"
+"""The scale of the weights (see `svc.model.weight_scale`), a parameter of a trial like HALF_LIFE. Without it, weights
+are used as they are.
+"""
 _LEAST = 2.0**-20
 """Lower bound of the decay factor. It is above 0, because even an old interaction marks the item as seen."""
+
+
+def weight_scale(matrix: sparse.csr_matrix, params: Mapping[str, Any]) -> Scale | None:
+    """Return the scale in `params`, with its unit in `matrix`, (users, items). None: weights stay as they are."""
+    return scale_of(str(params[WEIGHT_SCALE]), matrix.data) if WEIGHT_SCALE in params else None
 
 
 def decay_matrix(
     matrix: sparse.csr_matrix, times: sparse.csr_matrix | None, params: Mapping[str, Any]
 ) -> sparse.csr_matrix:
-    """Return `matrix`, (users, items), with weights decayed by the half-life in `params`, or unchanged without one.
+    """Return `matrix`, (users, items), with weights on the scale and decayed by the half-life in `params`.
 
-    `times` has the time of each entry of `matrix`, in nanoseconds from the reference time. Interactions at or after the
-    reference time keep their full weight. If `times` is None, `matrix` is returned unchanged.
+    Without a scale and a half-life, `matrix` is returned unchanged. `times` has the time of each entry of `matrix`, in
+    nanoseconds from the reference time. Interactions at or after the reference time keep their full weight. If `times`
+    is None, nothing is decayed.
 
     Raise WeightOutOfRange if a weight becomes infinite or 0 in float32.
     """
+    scale = weight_scale(matrix, params)
+    if scale is not None:
+        scaled = scale_weights(matrix.data, scale, matrix.indptr).astype(np.float32)
+        matrix = sparse.csr_matrix((scaled, matrix.indices, matrix.indptr), shape=matrix.shape)
     half_life_s = seconds(params.get(HALF_LIFE, NO_DECAY))
     if half_life_s is None or times is None or not matrix.nnz:
         return matrix

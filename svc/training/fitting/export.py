@@ -28,6 +28,7 @@ from svc.model.recommenders.factor_index import FactorIndex
 from svc.model.recommenders.factors import BPRScorer, IALSScorer, SVDScorer
 from svc.model.recommenders.neighbours import NeighbourScorer
 from svc.model.recommenders.popularity import PopularityScorer, PopularPart, by_count
+from svc.model.weight_scale import Scale
 from svc.recipe.algorithms import TRANSITIONS
 from svc.training.data.user_sample import solve_users
 from svc.training.data.weights import in_order, weigh_rows
@@ -316,6 +317,7 @@ def assemble(
     popularity: NDArray[np.float64] | None = None,
     ranker: PageRanker | None = None,
     seen: Any = None,
+    scale: Scale | None = None,
 ) -> Model:
     """Return the model of a `scorer`, ready to answer and to be encoded.
 
@@ -336,6 +338,7 @@ def assemble(
     - `popularity`, (n_items,), is the recent popularity of each item. If it is None, popularity is the number of users.
     - `ranker` reorders the best items.
     - `seen`, (n_users, n_items), has an entry for each item that is left out of the user's answers. None: those of `X`.
+    - `scale` is the scale of the values of `X`, to which the weights of requests are brought. None: they have none.
     """
     reader = cold or scorer
     reads_features = reader.feature_dim("user") or reader.feature_dim("item")
@@ -346,7 +349,9 @@ def assemble(
     model = Model(
         user_ids=IdTable.from_ids(user_ids),
         item_ids=IdTable.from_ids(item_ids),
-        history=to_history(X, positions=positions, recency=recency, beside=is_beside, seen=seen),
+        history=replace(
+            to_history(X, positions=positions, recency=recency, beside=is_beside, seen=seen), weight_scale=scale
+        ),
         scorer=scorer,
         features=features if reads_features else None,
         cold=cold,

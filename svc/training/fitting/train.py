@@ -18,7 +18,7 @@ from svc.errors import FeatureRidgeFailed
 from svc.model.recommenders.base import Scorer
 from svc.recipe.algorithms import LEAST_SQUARES, SELF_WEIGHT
 from svc.training.data.features import SideName
-from svc.training.data.weights import HALF_LIFE, NO_DECAY, POPULARITY_HALF_LIFE, decay_matrix
+from svc.training.data.weights import HALF_LIFE, NO_DECAY, POPULARITY_HALF_LIFE, WEIGHT_SCALE, decay_matrix
 from svc.training.fitting.algorithms.registry import ALGORITHMS, Epochs, Params
 from svc.training.fitting.export import AS_TRAINED, Columns, build_blend, to_scorer
 from svc.training.fitting.trial import TrialRecord
@@ -26,6 +26,8 @@ from svc.training.fitting.warm_start import WarmStart
 
 Matrices = Mapping[SideName, sparse.csr_matrix]
 
+OF_SVC = frozenset({HALF_LIFE, WEIGHT_SCALE, SELF_WEIGHT, POPULARITY_HALF_LIFE})
+"""Parameters of trials that recommenders do not have."""
 _DENSE_COPIES = 4
 """The memory that one training of DenseSLIM or EDLAE needs, as a number of dense float32 (items, items) matrices."""
 
@@ -68,8 +70,8 @@ class Builder:
     ) -> Any:
         """Return an untrained recommender of algorithm `name` over `matrix`, (users, items).
 
-        - The caller has already applied the half-life in `params` to `matrix`. A half-life of popularity is applied
-          here.
+        - The caller has already applied the scale and the half-life in `params` to `matrix`. A half-life of
+          popularity is applied here.
         - `times` has the time of each entry of `matrix`, in nanoseconds from the reference time.
         - `features` and `times` are passed only to algorithms that accept them.
         """
@@ -84,9 +86,7 @@ class Builder:
         if algorithm.takes_times:
             fixed["times"] = times
         matrix = decay_matrix(matrix, times, {HALF_LIFE: params.get(POPULARITY_HALF_LIFE, NO_DECAY)})
-        own = {
-            name: value for name, value in params.items() if name not in {HALF_LIFE, SELF_WEIGHT, POPULARITY_HALF_LIFE}
-        }
+        own = {name: value for name, value in params.items() if name not in OF_SVC}
         return algorithm.irspack_class(matrix, **own, **fixed)
 
 
@@ -102,7 +102,7 @@ def train_trial(
 ) -> Scorer:
     """Return the scorer of a trial, trained on `matrix` for the trial's best number of epochs.
 
-    - The caller has already applied the half-life of the trial to `matrix`.
+    - The caller has already applied the scale and the half-life of the trial to `matrix`.
     - With `start`, iALS starts from the vectors of the live model and trains half as many epochs.
     - The items of the scorer are in the order of `columns`.
 

@@ -12,13 +12,13 @@ from svc.artifact.store import open_store, read_verified
 from svc.errors import ArtifactError, ArtifactReadError, DataChangedTooMuch
 from svc.model.load_model import load_model
 from svc.model.model import Model
-from svc.recipe.algorithms import BLEND, FEATURE_AWARE, SELF_WEIGHT
+from svc.recipe.algorithms import BLEND, FEATURE_AWARE
 from svc.recipe.load import LoadedRecipe
-from svc.recipe.schema import MaxChange
+from svc.recipe.schema import WEIGHT_SCALES, MaxChange
 from svc.settings import Settings
-from svc.training.data.weights import HALF_LIFE, NO_DECAY, POPULARITY_HALF_LIFE
+from svc.training.data.weights import HALF_LIFE, NO_DECAY, POPULARITY_HALF_LIFE, WEIGHT_SCALE
 from svc.training.fitting.algorithms.registry import ALGORITHMS, search_space
-from svc.training.fitting.train import how_many_fit
+from svc.training.fitting.train import OF_SVC, how_many_fit
 from svc.training.fitting.trial import FEATURES_AND_SEEDS, TrialRecord
 from svc.training.judging.task import Task
 
@@ -173,9 +173,12 @@ def _check(task: Task, trial: TrialRecord, declared: list[str]) -> None:
         raise Unfit(f"it was trained with features of the {missing[0]}s, which the recipe no longer has")
     n_users, n_items = task.holdout.train.shape
     parameters = search_space(name, n_users=n_users, n_items=n_items, feature_sides=tuple(declared))
-    unknown = sorted(set(trial.params) - set(parameters) - {HALF_LIFE, SELF_WEIGHT, POPULARITY_HALF_LIFE})
+    unknown = sorted(set(trial.params) - set(parameters) - OF_SVC)
     if unknown:
         raise Unfit(f"this version of svc does not know the parameter {unknown[0][:64]} of its class {name}")
+    scale = trial.params.get(WEIGHT_SCALE, WEIGHT_SCALES[0])
+    if scale not in WEIGHT_SCALES:
+        raise Unfit(f"this version of svc does not know the scale {str(scale)[:64]} of its weights")
     takes_times = ALGORITHMS[name].takes_times or trial.params.get(POPULARITY_HALF_LIFE, NO_DECAY) != NO_DECAY
     if takes_times and task.holdout.times is None:
         raise Unfit(f"its class {name} learns from times, which this recipe does not read")

@@ -69,7 +69,7 @@ class Holdout:
         return seen if self.hidden is None else (seen + self.hidden).tocsr()
 
     def decay_matrix(self, params: Params) -> sparse.csr_matrix:
-        """Return `train` with the decay of the half-life in `params`, or unchanged without one."""
+        """Return `train` with the weights of the scale and the half-life in `params`, or unchanged without both."""
         return decay_matrix(self.train, self.times, params)
 
     def ranker_of(self, trained: Scorer, trial: TrialRecord, judged: Evaluator | None = None) -> ServedRanker:
@@ -133,13 +133,12 @@ class Task:
     holdout: Holdout
 
     def matrix(self, params: Params, *, all_users: bool = False) -> sparse.csr_matrix:
-        """Return the interactions to train on, (users, items), with the decay of the half-life in `params`.
+        """Return the interactions to train on, (users, items), with the scale and the half-life in `params`.
 
         If the recipe asks for a sample of users, the rows are only the sampled users, unless `all_users` is set.
         """
         interactions = self.data.interactions if all_users else self.data.trained
-        matrix = interactions.matrix()
-        return decay_matrix(matrix, interactions.latest(), params) if HALF_LIFE in params else matrix
+        return decay_matrix(interactions.matrix(), interactions.latest() if HALF_LIFE in params else None, params)
 
     def positions(self, *, all_users: bool = False) -> sparse.csr_matrix:
         """Return the position of each entry of `matrix` in its user's history, 0 for the latest item."""

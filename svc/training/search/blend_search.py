@@ -29,7 +29,7 @@ from svc.errors import FeatureRidgeFailed
 from svc.model.ranking import item_sets
 from svc.model.recommenders.base import Scorer as ServedScorer
 from svc.recipe.algorithms import BLEND, BLENDED, FACTORS, TOP_POP
-from svc.training.data.weights import HALF_LIFE, NO_DECAY, POPULARITY_HALF_LIFE
+from svc.training.data.weights import HALF_LIFE, NO_DECAY, POPULARITY_HALF_LIFE, WEIGHT_SCALE
 from svc.training.fitting.algorithms.registry import Params
 from svc.training.fitting.export import build_blend
 from svc.training.fitting.train import train_trial
@@ -75,7 +75,7 @@ def add_blend(task: SearchTask, result: SearchResult) -> SearchResult:
     if limit is not None and result.seconds >= limit:
         return _skip(result, "training.timeout_seconds is over")
     holdout = task.holdout
-    shared = {name: value for name, value in chosen[0].params.items() if name == HALF_LIFE}
+    shared = _of_history(chosen[0])
     train = holdout.decay_matrix(shared)
     try:
         trained = [
@@ -192,6 +192,11 @@ def _identity(trial: TrialRecord) -> tuple[int, str | None]:
     return trial.number, trial.params.get(POPULARITY_HALF_LIFE)
 
 
+def _of_history(trial: TrialRecord) -> Params:
+    """Return the parameters of a trial that affect the values of histories: its half-life and its scale."""
+    return {name: value for name, value in trial.params.items() if name in {HALF_LIFE, WEIGHT_SCALE}}
+
+
 def _with_weight(weights: Weights) -> list[int]:
     """Return the positions of the parts with a weight other than 0."""
     return [position for position, weight in enumerate(weights) if weight]
@@ -201,12 +206,12 @@ def candidates(result: SearchResult) -> list[TrialRecord]:
     """Return the best trial of each of at most MOST_PARTS algorithms, best first, as parts of a blend.
 
     At most one is a factor model, and at most MOST_PARTS − 1 are not. Trials that scored 0 are left out. All have the
-    half-life of the best trial, because a model stores one decayed value for each interaction of a history.
+    half-life and the scale of the best trial, because a model stores one value for each interaction of a history.
     """
     best: list[TrialRecord] = []
     for trial in by_score(result.completed):
         fits = trial.algorithm in BLENDED and trial.score and trial.algorithm not in [o.algorithm for o in best]
-        if not fits or (best and trial.params.get(HALF_LIFE) != best[0].params.get(HALF_LIFE)):
+        if not fits or (best and _of_history(trial) != _of_history(best[0])):
             continue
         has_factors = any(other.algorithm in FACTORS for other in best)
         # One place is reserved for a factor model, because it also relates items that no user has in common.
@@ -221,16 +226,18 @@ def candidates(result: SearchResult) -> list[TrialRecord]:
 def popularity(result: SearchResult, chosen: Sequence[TrialRecord], half_lives: Sequence[str]) -> list[TrialRecord]:
     """Return the best popularity trial with the half-life of the `chosen` parts, copied for each of `half_lives`.
 
-    In a copy, the half-life is the parameter POPULARITY_HALF_LIFE. Return nothing if no such trial scored above 0.
+    In a copy, the half-life is the parameter POPULARITY_HALF_LIFE, and the scale is that of the parts, because
+    popularity is trained on their matrix. Return nothing if no such trial scored above 0.
     """
     shared = {trial.params.get(HALF_LIFE) for trial in chosen}
+    of_history = _of_history(chosen[0]) if chosen else {}
     alike = (
         trial
         for trial in by_score(result.completed)
         if trial.algorithm == TOP_POP and trial.score and trial.params.get(HALF_LIFE) in shared
     )
     return [
-        replace(trial, params={**trial.params, POPULARITY_HALF_LIFE: half_life})
+        replace(trial, params={**trial.params, **of_history, POPULARITY_HALF_LIFE: half_life})
         for trial in islice(alike, 1)
         for half_life in half_lives
     ]

@@ -22,8 +22,8 @@ from svc.recipe.training_schema import Training
 from svc.settings import Settings
 from svc.training.data.fetch import TrainingData
 from svc.training.data.split import SplitMatrices
-from svc.training.data.weights import HALF_LIFE, positions_of
-from svc.training.fitting.algorithms.registry import Space, nearest, search_space
+from svc.training.data.weights import HALF_LIFE, WEIGHT_SCALE, positions_of
+from svc.training.fitting.algorithms.registry import ALGORITHMS, Space, nearest, search_space
 from svc.training.fitting.train import Builder, Threads, how_many_fit
 from svc.training.judging.evaluator import Evaluator, Evaluators
 from svc.training.judging.recency import HistoryOrder
@@ -37,6 +37,7 @@ from svc.training.search.storage import StorageLocation, open_storage
 from svc.training.search.workers import Parallelism
 
 _FINGERPRINT = "svc:data"
+_OF_DATA = {HALF_LIFE, WEIGHT_SCALE}
 SELF_WEIGHTS = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 """The choices of the search for a self-weight, the weight of an item for itself, unless the recipe gives bounds."""
 _SELF_WEIGHT_GUESSES = (1.0, 0.3, 3.0)
@@ -127,7 +128,7 @@ def _plan(loaded: LoadedRecipe, data: TrainingData) -> TrialPlan:
         else:
             names.append(name)
     spaces = {name: _space(name, loaded, data) for name in names}
-    own = {name: len(space.guesses) for name, space in spaces.items() if set(space) == {HALF_LIFE}}
+    own = {name: len(space.guesses) for name, space in spaces.items() if space and set(space) <= _OF_DATA}
     n_parameters = {name: len(space) for name, space in spaces.items()}
     own |= training.per_algorithm_trials or {}
     # A blend reserves a place for a factor model. Factor models need many trials, and the search would give these to
@@ -159,7 +160,10 @@ def _space(name: str, loaded: LoadedRecipe, data: TrainingData) -> Space:
     )
     if loaded.recipe.shows_history and name in ITEM_WEIGHTS:
         space = with_self_weight(space, (training.search_space or {}).get(name, {}).get(SELF_WEIGHT))
-    return space if training.time_decay is None else _with_half_life(space, training.time_decay.half_life)
+    if training.time_decay is not None:
+        space = with_choices(space, HALF_LIFE, training.time_decay.half_life)
+    scales = loaded.recipe.weight_scales if ALGORITHMS[name].reads_weights else ()
+    return with_choices(space, WEIGHT_SCALE, scales) if scales else space
 
 
 def with_self_weight(space: Space, bounds: Sequence[Any] | None) -> Space:
@@ -174,16 +178,15 @@ def with_self_weight(space: Space, bounds: Sequence[Any] | None) -> Space:
     return Space({**space, SELF_WEIGHT: distribution}, guesses, space.grows)
 
 
-def _with_half_life(space: Space, half_lives: Sequence[str]) -> Space:
-    """Return `space` with the half-life as an additional parameter.
+def with_choices(space: Space, name: str, choices: Sequence[str]) -> Space:
+    """Return `space` with the additional parameter `name`, a half-life or a scale.
 
-    The first trials combine the first guess with each half-life. The other guesses get the first half-life.
+    The first trials combine the first guess with each of `choices`. The other guesses get the first choice.
     """
-    choices = CategoricalDistribution(tuple(half_lives))
     guesses = space.guesses or ({},)
-    first = [{**guesses[0], HALF_LIFE: half_life} for half_life in half_lives]
-    others = [{**guess, HALF_LIFE: half_lives[0]} for guess in guesses[1:]]
-    return Space({**space, HALF_LIFE: choices}, (*first, *others), space.grows)
+    first = [{**guesses[0], name: choice} for choice in choices]
+    others = [{**guess, name: choices[0]} for guess in guesses[1:]]
+    return Space({**space, name: CategoricalDistribution(tuple(choices))}, (*first, *others), space.grows)
 
 
 def _most_seconds(training: Training) -> float | None:

@@ -51,11 +51,13 @@ def _files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
-def recipe(make_recipe: Make, tmp_path: Path, weights: list[float], dedup: str = "sum", **more: Any) -> LoadedRecipe:
+def recipe(
+    make_recipe: Make, tmp_path: Path, weights: list[float], dedup: str = "sum", scale: str = "search", **more: Any
+) -> LoadedRecipe:
     return make_recipe(
         ratings=_weighted(tmp_path / "weights.csv", weights),
         schema={**SCHEMA, "weight_column": "w"},
-        cleansing={"dedup": dedup},
+        cleansing={"dedup": dedup, "weight_scale": scale},
         training=training(**more),
         output=OUTPUT,
     )
@@ -76,7 +78,7 @@ def test_weights_beyond_single_precision_end_a_training_with_their_values(
 
 def test_a_half_life_that_decays_a_weight_to_zero_fails_its_trials(make_recipe: Make, tmp_path: Path, log: Log) -> None:
     """Trials with other half-lives continue. If all trials fail, the exit code is 4, and the log has the reason."""
-    bad = recipe(make_recipe, tmp_path, [1e-43, 1e-43], "max", time_decay={"half_life": "12h"})
+    bad = recipe(make_recipe, tmp_path, [1e-43, 1e-43], "max", "raw", time_decay={"half_life": "12h"})
     assert run(bad).exit_code == 4
     (failed,) = [record for record in log if record["event"] == "trial_failed"]
     assert "a weight after training.time_decay is " in failed["error"]

@@ -90,6 +90,7 @@ class Algorithm:
     - `takes_features` is True if the algorithm learns from features of users and items.
     - `needs_dense_items` is True if training holds dense (items, items) matrices in memory.
     - `takes_times` is True if the algorithm learns from the time of each interaction.
+    - `reads_weights` is True if the model or its scores depend on the weights of interactions.
     - `variant`, "module:class", is trained instead of irspack's class.
     """
 
@@ -105,6 +106,7 @@ class Algorithm:
     takes_features: bool = False
     needs_dense_items: bool = False
     takes_times: bool = False
+    reads_weights: bool = True
     variant: str | None = None
 
     @property
@@ -217,6 +219,7 @@ _TABLE = (
         seed="random_seed",
         threads="n_threads",
         threads_change_bits=True,
+        reads_weights=False,
         variant="svc.training.fitting.algorithms.bprfm:SeededBPRFMRecommender",
     ),
     Algorithm(
