@@ -110,9 +110,13 @@ class AsgiApplication:
         closing = scope["http_version"] in ("1.0", "1.1") and (
             self._application.is_leaving or response.ends_connection or not incoming.ended
         )
+        messages = _messages(kind, response, closing=closing)
         with trio.move_on_after(self._unread_s + response.size / SLOWEST_BYTES_PER_S):
-            for message in _messages(kind, response, closing=closing):
-                await send(message)
+            if response.size > PART_BYTES:
+                await _send_unless_gone(messages, incoming, send)
+            else:
+                for message in messages:
+                    await send(message)
 
     async def _answer(self, scope: Mapping[str, Any], incoming: AsgiRequest) -> Response | None:
         """Return the answer to one request, or None if the client has disconnected.
@@ -128,6 +132,23 @@ class AsgiApplication:
         except Exception as error:
             logs.emit(events.CONNECTION_FAILED, error=f"{type(error).__name__}: {error}", exc_info=error)
             raise
+
+
+async def _send_unless_gone(messages: Iterator[Message], incoming: AsgiRequest, send: Send) -> None:
+    """Send the messages of a large answer until the client leaves.
+
+    In HTTP/2, hypercorn would hold them until the deadline, beside other unsent answers.
+    """
+
+    async def cancel() -> None:
+        await incoming.until_gone()
+        nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(cancel)
+        for message in messages:
+            await send(message)
+        nursery.cancel_scope.cancel()
 
 
 def _head(scope: Mapping[str, Any]) -> Head:

@@ -157,6 +157,20 @@ async def test_a_connection_takes_turns_with_the_key_of_its_last_request(
         assert "shop" in entered
 
 
+@both_versions
+async def test_unsent_bytes_are_counted_until_the_client_reads_or_leaves(issuer: Issuer, http2: bool) -> None:
+    app = Echo()
+    async with listening(app, tls=issuer.tls()) as port:
+        for reads in (True, False):
+            async with client_of(port, issuer, http2=http2) as client, client.stream("GET", "/large") as answer:
+                await trio.sleep(0.1)
+                assert app.unsent.count == len(LARGE)
+                if reads:
+                    assert await answer.aread() == LARGE
+            await trio.sleep(1)
+            assert app.unsent.count == 0
+
+
 class Refusing(Echo):
     """Refuses `/no` before its body has arrived."""
 
