@@ -98,7 +98,9 @@ def test_the_final_model_joins_duplicates_by_the_recipe(
     data = write_sessions(tmp_path / "sessions.csv")
     with data.open("a", encoding="utf-8") as file:
         file.write("own,i1,1600000000,1.0\nown,i1,1600000002,3.0\nown,i1,1600000003,0.5\nown,i2,1600000001,1.0\n")
-    blocks = recipe_blocks(["RP3beta"], weighted=True, repeats=True, recency=0.3) | {"cleansing": {"dedup": dedup}}
+    blocks = recipe_blocks(["RP3beta"], weighted=True, repeats=True, recency=0.3) | {
+        "cleansing": {"dedup": dedup, "weight_scale": "raw"}
+    }
     model, head = opened(run(make_recipe(ratings=data, **blocks)))
     user = model.user_ids.index("own")
     assert [model.item_ids.at(column) for column in model.history.items(user)] == ["i2", "i1"]
