@@ -57,6 +57,7 @@ def recipe_blocks(algorithms: list[str], *, weighted: bool, **training: Any) -> 
     schema = {"user_column": "user_id", "item_column": "item_id", "time_column": "ts", "time_unit": "s"}
     return {
         "schema": schema | ({"weight_column": "w"} if weighted else {}),
+        **({"cleansing": {"weight_scale": "raw"}} if weighted else {}),
         "training": {
             "algorithms": algorithms,
             "n_trials": len([name for name in algorithms if name != "Blend"]),

@@ -26,6 +26,12 @@ expected-statuses = ["2xx", "400", "401", "403", "404"]
 include-path-regex = "(:recommend|:recommend-related|/popular)$"
 checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "401", "403", "404", "422"]
 
+# A row has one kind, which takes one of several fields. The examples get answers, which unknown headers do not change.
+[[operations]]
+include-path-regex = "(:page|:rerank)$"
+checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "401", "403", "404", "422"]
+checks.negative_data_rejection.expected-statuses = ["200", "400", "401", "403", "404", "406", "422", "428", "5xx"]
+
 # An invalid element fails alone, within an answer of status 200.
 [[operations]]
 include-path-regex = ":batch-"

@@ -79,6 +79,17 @@ BODIES: dict[str, list[Any]] = {
     ],
     BATCH_RELATED: [{"requests": [{"seed_items": ["i5"], "filter": NO_LABEL}, {"seed_items": ["?"]}]}],
     f"{RECIPE}:recommend-users": [{"item_id": "i5", "limit": 1000}, {"item_id": "?"}],
+    f"{RECIPE}:page": [
+        {
+            "user_id": "u3",
+            "filter": NO_LABEL,
+            "rows": [{"id": str(row), "popular": {"limit": 100}} for row in range(16)],
+        },
+        {"user_id": "u3", "rows": [{"id": "labels", "label": {"field": "genres", "rows": 16}}]},
+        {"user_id": "u3", "rows": [{"id": "mine", "recommend": {"limit": 100}}]},
+        {"rows": []},
+    ],
+    f"{RECIPE}:rerank": [{"user_id": "u3", "items": [f"i{item}" for item in range(1000)]}, {"items": []}],
 }
 
 

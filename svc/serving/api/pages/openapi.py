@@ -124,6 +124,8 @@ def _simplify(schema: Document) -> None:
         if len(kinds) == 2 and kinds[1] == {"type": "null"} and "type" in kinds[0]:
             del field["anyOf"]
             field |= {**kinds[0], "type": [kinds[0]["type"], "null"]}
+            if "const" in field:  # which excludes null, and which Orval names like a type
+                field["enum"] = [field.pop("const")]
             if "enum" in field:
                 field["enum"] = [*field["enum"], None]
 
