@@ -13,7 +13,7 @@ from tests.e2e.test_new_items import HEAD, SIDE
 from tests.serving.artifacts import factor_model, popularity_model, write_artifact
 from tests.serving.client import model
 
-STARTS = 15
+STARTS = 10
 FAILED = frozenset({"warning", "error", "critical"})
 """Levels of events that tell of a failure."""
 
@@ -61,6 +61,7 @@ def mixed_recipes(folder: Path) -> Path:
     return home
 
 
+@pytest.mark.timeout(600)  # a start takes seconds beside other tests
 @pytest.mark.parametrize("args", [[], ["--workers", "2"]], ids=["alone", "workers"])
 def test_no_start_with_different_recipes_fails(tmp_path: Path, args: list[str]) -> None:
     """No thread reads a module that another thread is still importing. Each start is a new interpreter."""
