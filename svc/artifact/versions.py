@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, BinaryIO
 
 from svc import events, logs
@@ -87,7 +87,8 @@ class Rewritten:
     live: bool
 
 
-Rewrite = Callable[[Parsed], tuple[dict[str, Any], Callable[[BinaryIO], Written]] | None]
+Rewrite = Callable[[Parsed], Callable[[BinaryIO], Written] | None]
+"""Returns the writer of a version's replacement, or None for a version that stays."""
 
 
 def facts_of(header: Mapping[str, Any]) -> dict[str, Any]:
@@ -289,30 +290,30 @@ class Versions:
     def rewrite_all(self, rewrite: Rewrite, facts: Mapping[str, Any], *, dry_run: bool) -> list[Rewritten]:
         """Replace each version by what `rewrite` makes of it, move the pointer along, and remove the old files.
 
-        `rewrite` returns the header and a writer, or None for a version that stays. `facts` go into the log line of
-        each new version. The writer must write the same bytes each time, so that a run after a killed one ends its
-        work. New files are written first, then lines and pointer, then old files are removed.
+        `facts` go into the log line of each new version. The writer of `rewrite` must write the same bytes each time,
+        so that a run after a killed one ends its work. New files are written first, then lines and pointer, then old
+        files are removed.
 
         Raises ArtifactError if a version cannot be verified, and ArtifactWriteError. No line is written then.
         """
         with self._lock():
             log, live = self._log_to_continue(), self.live()
-            done: list[tuple[Rewritten, dict[str, Any]]] = []
+            done: list[Rewritten] = []
             try:
                 for sha8 in self._names(log):
-                    made = rewrite(self._read_verified(sha8)[1])
-                    if made is not None:
-                        new = None if dry_run else self._store.put_version(made[1])[0]
-                        done.append((Rewritten(sha8, new, live=sha8 == live), made[0]))
+                    write = rewrite(self._read_verified(sha8)[1])
+                    if write is not None:
+                        new = None if dry_run else self._store.put_version(write)[0]
+                        done.append(Rewritten(sha8, new, live=sha8 == live))
             except BaseException:
-                self._withdraw([version.new for version, _ in done if version.new is not None], log)
+                self._withdraw([version.new for version in done if version.new is not None], log)
                 raise
             if not dry_run:
-                for version, header in done:  # in the order of the old lines, which orders versions of equal times
-                    self._log_rewritten(version, header, facts)
-                for version, _ in done:
+                for version in done:  # in the order of the old lines, which orders versions of equal times
+                    self._log_rewritten(version, facts)
+                for version in done:
                     self._store.remove_version(version.old)
-        return [version for version, _ in done]
+        return done
 
     def _withdraw(self, written: list[str], log: VersionLog) -> None:
         for sha8 in written:
@@ -320,36 +321,23 @@ class Versions:
                 if log.facts(sha8) is None and self.live() != sha8:
                     self._store.remove_version(sha8)
 
-    def _log_rewritten(self, version: Rewritten, header: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+    def _log_rewritten(self, version: Rewritten, facts: Mapping[str, Any]) -> None:
         """Log a new version, and make it live if the version that it replaces is."""
         log, live = self.log(), self.live()
         assert version.new is not None, "it has been written"
-        blob, parsed = self._read_verified(version.new)
-        before = _confirmed_live(log, live)
-        line = Line(
-            at=version_log.next_time(log),
-            action="forget",
-            sha8=version.new,
-            before=before,
-            live=version.new if version.live else before,
-            held=log.held,
-            version={**facts_of(header), **facts, "replaces": version.old},
-            sha256=blob.sha256,
-            from_serial=self._highest_serial(log, live, parsed.kid),
-            serial_kid=parsed.kid,
-            recipe=self._recipe,
-        )
-        self._move(line, live)
+        line = self._line_of(version.new, log, live, action="forget", held=log.held)
+        becomes = line.live if version.live else line.before
+        self._move(replace(line, live=becomes, version={**line.version, **facts, "replaces": version.old}), live)
 
     def rewrite_single(self, rewrite: Rewrite, *, dry_run: bool) -> list[Rewritten]:
         """Replace the only artifact of a recipe that overwrites it. As `rewrite_all`, without a log."""
         blob = self._store.read(self._settings.max_artifact_bytes)
         parsed = verify_blob(blob, self._keys, self._settings)
         self._require_own(parsed)
-        made = rewrite(parsed)
-        if made is None:
+        write = rewrite(parsed)
+        if write is None:
             return []
-        new = None if dry_run else self._store.publish(made[1], "always_overwrite").written.sha256_hex[:8]
+        new = None if dry_run else self._store.publish(write, "always_overwrite").written.sha256_hex[:8]
         return [Rewritten(blob.sha256[:8], new, live=True)]
 
     def _make_live(
@@ -362,22 +350,26 @@ class Versions:
         with self._lock():
             log, live = self._log_to_continue(), self.live()
             sha8 = choose(log, live)
-            blob, parsed = self._read_verified(sha8)
-            line = Line(
-                at=version_log.next_time(log),
-                action=action,
-                sha8=sha8,
-                before=_confirmed_live(log, live),
-                live=sha8,
-                held=hold or (action == "rollback" and log.held),
-                version=facts_of(parsed.header),
-                sha256=blob.sha256,
-                from_serial=self._highest_serial(log, live, parsed.kid),
-                serial_kid=parsed.kid,
-                recipe=self._recipe,
-            )
-            self._move(line, live)
+            held = hold or (action == "rollback" and log.held)
+            self._move(self._line_of(sha8, log, live, action=action, held=held), live)
         return sha8, live
+
+    def _line_of(self, sha8: str, log: VersionLog, live: str | None, *, action: Action, held: bool) -> Line:
+        """Return the line by which a version becomes live. Raises ArtifactError unless the version is verified."""
+        blob, parsed = self._read_verified(sha8)
+        return Line(
+            at=version_log.next_time(log),
+            action=action,
+            sha8=sha8,
+            before=_confirmed_live(log, live),
+            live=sha8,
+            held=held,
+            version=facts_of(parsed.header),
+            sha256=blob.sha256,
+            from_serial=self._highest_serial(log, live, parsed.kid),
+            serial_kid=parsed.kid,
+            recipe=self._recipe,
+        )
 
     def _log_to_continue(self) -> VersionLog:
         """Return the log before the next line is written.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
@@ -93,8 +93,8 @@ def _rewrite(
 
     active, key = ("", b"") if dry_run else keys.active
 
-    def rewrite(parsed: Parsed) -> tuple[dict[str, Any], Any] | None:
-        """Return the header and the writer of the version without the users, or None if it does not know them."""
+    def rewrite(parsed: Parsed) -> Callable[[BinaryIO], layout.Written] | None:
+        """Return the writer of the version without the users, or None if it does not know them."""
         model = load_model(parsed.header, parsed.payload, name=loaded.recipe.name, allow_skew=True)
         found_ids = users_in(model, ids)
         if not found_ids:
@@ -107,7 +107,7 @@ def _rewrite(
             payload = encode(remaining)
             return layout.write(out, kid=active, key=key, header=header, payload=payload, signature=signature)
 
-        return header, write
+        return write
 
     digests = [hmac.digest(key, user.encode(), "sha256").hex()[:DIGEST_HEX] for user in ids]
     facts: Mapping[str, Any] = {"forgot": {"count": len(ids), "digests": digests}}
@@ -133,8 +133,8 @@ def _add_to_list(loaded: LoadedRecipe, ids: Sequence[str]) -> Path | None:
     header, *lines = text.splitlines()
     if header != declared.id_column:
         return None  # a table with other columns is its owner's to change
-    new = [user for user in ids if user not in lines]
-    replace_file(path, ("\n".join([header, *lines, *map(_cell, new)]) + "\n").encode())
+    new = [cell for cell in map(_cell, ids) if cell not in lines]
+    replace_file(path, ("\n".join([header, *lines, *new]) + "\n").encode())
     return path
 
 

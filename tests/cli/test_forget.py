@@ -153,6 +153,14 @@ def test_the_list_of_forgotten_users_keeps_trainings_from_reading_their_rows(
     assert files_with(shop, PERSON) == []
 
 
+def test_an_id_that_csv_quotes_is_listed_once(shop: Path) -> None:
+    text = shop.read_text() + "cleansing: {forget: {source: {type: csv, path: gone.csv}, id_column: user}}\n"
+    shop.write_text(text, encoding="utf-8")
+    for _ in range(2):
+        assert main.run(["forget", str(shop), "--user", "Doe, Jane"]) == 0
+    assert (shop.parent / "gone.csv").read_text() == 'user\n"Doe, Jane"\n'
+
+
 def test_the_only_file_of_a_recipe_without_versions_is_rewritten(recipe: Path, capsys: Any) -> None:
     recipe.write_text(recipe.read_text().replace(", versioning: append_sha, keep: 4", ""), encoding="utf-8")
     assert train(recipe, "r1") == 0
