@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import fields, replace
+from functools import cached_property
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
@@ -188,7 +189,7 @@ def page_steps(request: PageRequest, offer: Offer) -> Generator[Prepared, Rankin
         if error.errors[0]["type"] != "missing":
             raise
         about = error.message
-    page = _Page(request, about)
+    page = _Page(request, offer, about)
     for index, (row, row_offer) in enumerate(zip(request.rows, offers, strict=True)):
         try:
             yield from page.add(row, row_offer)
@@ -203,8 +204,9 @@ class _Page:
     `about` is the query of the user, or the reason why there is none.
     """
 
-    def __init__(self, request: PageRequest, about: Prepared | str) -> None:
+    def __init__(self, request: PageRequest, offer: Offer, about: Prepared | str) -> None:
         self._request = request
+        self._offer = offer
         self._about = about
         self._shown: list[str] = []
         self._seeds: set[str] = set()
@@ -233,7 +235,7 @@ class _Page:
             self._leave_empty(name, error.message, **more)
             return
         if isinstance(request, PopularQuery):
-            columns = offer.names.of_model([*self._shown, *self._seen(offer)])
+            columns = offer.names.of_model([*self._shown, *self._seen])
             prepared = prepared._replace(query=prepared.query._replace(exclude=columns), profile=None)
         ranking = yield prepared
         self._shown += map(offer.names.at, ranking.items.tolist())
@@ -253,7 +255,7 @@ class _Page:
                 return
             self._seeds.add(latest)
             seeds, more = [latest], {"seed_item": latest}
-        excluded = [*self._request.exclude_items, *self._shown, *self._seen(offer)]
+        excluded = [*self._shown, *self._seen]
         request = RelatedRequest.model_construct(**_controls(asked), seed_items=seeds, exclude_items=excluded)
         yield from self._add(name, offer, request, **more)
 
@@ -275,12 +277,13 @@ class _Page:
             request = self._request.single(asked, self._shown)
             yield from self._add(name, of_label, request, label=field.names.at(label))
 
-    def _seen(self, offer: Offer) -> list[str]:
+    @cached_property
+    def _seen(self) -> list[str]:
         """Return the ids of the items that the user's rows leave out: seen, hidden, disliked and excluded ones."""
         if isinstance(self._about, str):
             return list(self._request.exclude_items)
-        columns = excluded_columns(self._about.query, offer.model.history)
-        return [*self._request.exclude_items, *map(offer.names.at, np.unique(columns).tolist())]
+        columns = excluded_columns(self._about.query, self._offer.model.history)
+        return [*self._request.exclude_items, *map(self._offer.names.at, np.unique(columns).tolist())]
 
     def _latest_first(self, offer: Offer) -> Iterator[str]:
         """Yield the items of the user, latest first: those of the request, and then stored ones.
