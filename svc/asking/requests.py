@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema, WrapValidator
 
@@ -45,10 +45,6 @@ from svc.asking.parsing import Rejected, parse, validation_error
 from svc.errors import ValidationFailed
 from svc.names import MAX_ID_CHARACTERS, Order
 
-if TYPE_CHECKING:
-    pass
-
-
 _READ = ConfigDict(extra="forbid", strict=True, frozen=True, cache_strings="keys")
 """Only keys are in pydantic's cache of strings. Most values are ids, which rarely repeat, so a look-up in the cache is
 slower than creating a string."""
@@ -80,6 +76,19 @@ FilterAsked = Annotated[
     Tree,
     Kind.FILTER,
     Field(description="Conditions on the recipe's filter fields. Only items that satisfy them are ranked."),
+]
+UserId = Annotated[Id | None, Kind.ID, Field(description="A user of the training data.")]
+UserFeatures = Annotated[
+    Features | None, Field(description="Features of a user that training never saw. Not used for a known user.")
+]
+ChosenItems = Annotated[
+    list[HistoryItem] | None,
+    Kind.ITEMS,
+    Field(max_length=MAX_HISTORY, fail_fast=True, description="Items of the training data that the user chose."),
+]
+HistoryMode = Annotated[
+    Literal["append", "replace"],
+    Field(description="Append `history` to the known history of the user, or replace the known history."),
 ]
 Explain = Annotated[
     int | None, Field(ge=1, le=MAX_REASONS, description="Most reasons for each item."), BeforeValidator(whole)
@@ -165,10 +174,8 @@ def needs_schema(*names: str) -> dict[str, Any]:
 class UserFields(Question):
     """The fields that describe a user, and that vary the user's pages."""
 
-    user_id: Annotated[Id | None, Kind.ID, Field(description="A user of the training data.")] = None
-    user_features: Annotated[
-        Features | None, Field(description="Features of a user that training never saw. Not used for a known user.")
-    ] = None
+    user_id: UserId = None
+    user_features: UserFeatures = None
     include_seen: Annotated[
         bool | None,
         Field(
@@ -176,15 +183,8 @@ class UserFields(Question):
             "training.repeats."
         ),
     ] = None
-    history: Annotated[
-        list[HistoryItem] | None,
-        Kind.ITEMS,
-        Field(max_length=MAX_HISTORY, fail_fast=True, description="Items of the training data that the user chose."),
-    ] = None
-    history_mode: Annotated[
-        Literal["append", "replace"],
-        Field(description="Append `history` to the known history of the user, or replace the known history."),
-    ] = "append"
+    history: ChosenItems = None
+    history_mode: HistoryMode = "append"
     dislikes: Annotated[
         list[Dislike] | None,
         Kind.ITEMS,

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, Field
 
-from svc.asking.fields import MAX_HISTORY, MAX_INCLUDED, Features, HistoryItem, Id, Kind, invalid
+from svc.asking.fields import MAX_INCLUDED, Id, Kind, invalid
 from svc.asking.offer import Offer
 from svc.asking.plan import plan
 from svc.asking.requests import (
     WITH_PROFILE,
+    ChosenItems,
     Explain,
+    HistoryMode,
     Question,
     RecommendRequest,
+    UserFeatures,
+    UserId,
     lacks,
     needs_schema,
     refuse_without_effect,
@@ -39,19 +43,10 @@ class RerankRequest(Question):
         }
     )
 
-    user_id: Annotated[Id | None, Kind.ID, Field(description="A user of the training data.")] = None
-    history: Annotated[
-        list[HistoryItem] | None,
-        Kind.ITEMS,
-        Field(max_length=MAX_HISTORY, fail_fast=True, description="Items of the training data that the user chose."),
-    ] = None
-    history_mode: Annotated[
-        Literal["append", "replace"],
-        Field(description="Append `history` to the known history of the user, or replace the known history."),
-    ] = "append"
-    user_features: Annotated[
-        Features | None, Field(description="Features of a user that training never saw. Not used for a known user.")
-    ] = None
+    user_id: UserId = None
+    history: ChosenItems = None
+    history_mode: HistoryMode = "append"
+    user_features: UserFeatures = None
     items: Annotated[
         list[Id],
         Kind.IDS,

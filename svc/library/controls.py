@@ -33,8 +33,8 @@ class ItemsControls(TypedDict, total=False):
     pins: Sequence[Mapping[str, object]] | None
 
 
-class RecommendControls(ItemsControls, total=False):
-    """Fields of requests for the items of a user."""
+class UserControls(TypedDict, total=False):
+    """Fields that describe a user by more than features, and that vary the user's pages."""
 
     history: Sequence[Item] | None
     history_mode: Literal["append", "replace"] | None
@@ -47,19 +47,14 @@ class RecommendControls(ItemsControls, total=False):
     shuffle: float
 
 
-class PageControls(TypedDict, total=False):
+class RecommendControls(ItemsControls, UserControls, total=False):
+    """Fields of requests for the items of a user."""
+
+
+class PageControls(UserControls, total=False):
     """Fields of requests for a page, which hold for all of its rows."""
 
     user_features: Features | None
-    history: Sequence[Item] | None
-    history_mode: Literal["append", "replace"] | None
-    dislikes: Sequence[Item] | None
-    fallback: Literal["none", "popular"] | None
-    include_seen: bool | None
-    shown: Sequence[Item] | None
-    rotation: float
-    seed: str | None
-    shuffle: float
     exclude_items: Sequence[str]
     filter: Mapping[str, object] | None
 

@@ -12,7 +12,6 @@ whether the model's histories are ordered, and on recency (see `svc.model.histor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -190,18 +189,6 @@ class Shown(NamedTuple):
     times: int = 1
 
 
-class Variation(NamedTuple):
-    """A request for a page that differs from earlier pages, by the items `shown` before, and by a `seed`.
-
-    `rotation` is the weight of the items shown before, and `shuffle` the weight of the seed (see `rerank.Rotation`).
-    """
-
-    shown: Sequence[Shown]
-    rotation: float
-    seed: str | None
-    shuffle: float
-
-
 class Given(NamedTuple):
     """The history of a request: columns of its known items, their weights (None: all 1), and its unknown ids.
 
@@ -214,28 +201,6 @@ class Given(NamedTuple):
 
 
 NOTHING_GIVEN = Given(NO_ITEMS, None, ())
-
-
-class Restriction(NamedTuple):
-    """The conditions on the answer to a request.
-
-    Only items that are both in `allowed` and in `include_items` may be recommended. None: all. The answer leaves out
-    the first `offset` items of the ranking. `rules`, `pins` (ids with their positions) and `variation` change the
-    order. `explain` is the number of reasons for each item. With `new` items, the item sets of `allowed` and of the
-    rules have columns for the new items too.
-    """
-
-    offset: int = 0
-    include_items: Sequence[str] | None = None
-    allowed: ItemSet | None = None
-    rules: Rules | None = None
-    pins: Sequence[tuple[str, int]] = ()
-    explain: int = 0
-    new: NewItems | None = None
-    variation: Variation | None = None
-
-
-UNRESTRICTED = Restriction()
 
 
 class Ranking(NamedTuple):

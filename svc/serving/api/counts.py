@@ -62,7 +62,7 @@ def _cold_start(prepared: Prepared) -> ColdStart | None:
         case "history" | "features" | "features+history" as kind:
             return kind
         case None if query.user_features is not None and not len(query.seeds):
-            return "features"  # the answer does not show `profile`, so `prepare` has removed it
+            return "features"  # the answer does not show `profile`, so `plan` has removed it
         case _:
             return None
 
