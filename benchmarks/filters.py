@@ -21,7 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from irspack.recommenders import CosineKNNRecommender
@@ -45,6 +45,7 @@ from svc.serving.models.fragments import AnswerHeader, ItemFragments, encode_fie
 from svc.serving.models.registry import Served
 from tests.e2e.server import Server
 from tests.filter_items import filterable_home
+from tests.serving.artifacts import served_model
 
 N_USERS, N_ITEMS, COMPONENTS, SEEN = 2_000, 41_000, 128, 50
 ROUNDS, REQUESTS_A_ROUND = 9, 40
@@ -88,17 +89,7 @@ def filterable(model: Model, rng: np.random.Generator) -> Served:
     """The model with a number of its own for each item."""
     model.ready()
     fields = FilterFields({"year": NumberField(rng.permutation(N_ITEMS) / N_ITEMS)}, N_ITEMS)
-    fragments = ItemFragments.build(model.item_ids, None)
-    return Served(
-        name="movies",
-        model=model,
-        fragments=fragments,
-        header={},
-        model_version="sha256:0",
-        lane=cast(Any, None),
-        loaded_at=0.0,
-        filters=fields,
-    )
+    return served_model(model, fragments=ItemFragments.build(model.item_ids, None), filters=fields)
 
 
 def random_models() -> Iterator[tuple[str, Served]]:

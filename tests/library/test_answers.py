@@ -34,10 +34,11 @@ from svc.serving.api.authentication import Authenticator
 from svc.serving.api.request import ServerState
 from svc.serving.models.fragments import ItemFragments
 from svc.serving.models.lanes import Lane
-from svc.serving.models.registry import Entry, Registry, Served
+from svc.serving.models.registry import Entry, Registry
 from svc.serving.models.threads import ScoringThreads
 from svc.settings import Settings
 from tests.families import EVERY_FAMILY, family
+from tests.serving.artifacts import served_model
 from tests.serving.client import HEADER, Client
 from tests.serving.client import model as model_with_features
 
@@ -134,14 +135,13 @@ async def both(model: Model) -> AsyncIterator[tuple[Client, svc.Recommender]]:
             Entry(
                 "r",
                 "r.yaml",
-                Served(
-                    name="r",
-                    model=model,
+                served_model(
+                    model,
+                    "r",
                     fragments=fragments,
                     header=HEADER,
                     model_version="sha256:" + "0" * 64,
                     lane=lane,
-                    loaded_at=0.0,
                     filters=filters,
                 ),
             )

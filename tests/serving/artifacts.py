@@ -23,6 +23,7 @@ from svc.model.recommenders.factors import SVDScorer
 from svc.model.recommenders.popularity import PopularityScorer
 from svc.recipe.load import LoadedRecipe, load_recipe
 from svc.recipe.serving_schema import Availability
+from svc.serving.models.registry import Served
 from svc.settings import Settings
 
 SIGNING_KEYS = "k1:" + "11" * 32
@@ -78,6 +79,12 @@ def header(**more: Any) -> dict[str, Any]:
         "trained_at": "2026-01-01T00:00:00+00:00",
         **more,
     }
+
+
+def served_model(model: Any = None, name: str = "movies", **more: Any) -> Served:
+    """Return a served model without rules and lists. Parts that are not given are None, for tests without them."""
+    parts = {"fragments": None, "header": {}, "model_version": "sha256:0", "lane": None, "loaded_at": 0.0}
+    return Served(name=name, model=model, **parts | more)
 
 
 def write_artifact(

@@ -32,6 +32,7 @@ from svc.serving.models.threads import ScoringThreads
 from svc.serving.transport.http1 import WHOLE_BYTES
 from svc.serving.transport.messages import Response
 from svc.settings import Settings
+from tests.serving.artifacts import served_model
 from tests.serving.documented import require_documented
 from tests.serving.sent import Sent
 
@@ -192,15 +193,7 @@ async def put(
         Entry(
             name,
             f"{name}.yaml",
-            Served(
-                name=name,
-                model=model,
-                fragments=fragments,
-                header=HEADER,
-                model_version=version,
-                lane=lane,
-                loaded_at=0.0,
-            ),
+            served_model(model, name, fragments=fragments, header=HEADER, model_version=version, lane=lane),
         )
     )
 

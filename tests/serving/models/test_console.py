@@ -24,6 +24,7 @@ from svc.serving.models.fragments import ItemFragments
 from svc.serving.models.registry import Entry, Served
 from svc.settings import Settings
 from tests.e2e.server import write_recipe
+from tests.serving import artifacts
 from tests.serving.artifacts import SIGNING_KEYS, header
 from tests.serving.client import N_ITEMS, Client, model, serving
 
@@ -42,16 +43,7 @@ def served(titles: dict[int, Any]) -> Served:
     """Return the test model with these titles. Other items have none."""
     made = model()
     table = MetadataTable(("title",), [(titles[item],) if item in titles else None for item in range(N_ITEMS)])
-    fragments = ItemFragments.build(made.item_ids, table)
-    return Served(
-        name="movies",
-        model=made,
-        fragments=fragments,
-        header={},
-        model_version="sha256:0",
-        lane=None,  # type: ignore[arg-type]
-        loaded_at=0.0,
-    )
+    return artifacts.served_model(made, fragments=ItemFragments.build(made.item_ids, table))
 
 
 def ids_of(found: tuple[list[dict[str, Any]], bool]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import trio
@@ -13,20 +13,12 @@ from structlog.testing import capture_logs
 
 from svc.errors import AvailabilityStale, RecipeNotFound
 from svc.serving.models.registry import Entry, Faults, ListState, Registry, Served, WorkersState
+from tests.serving import artifacts
 from tests.serving.artifacts import availability
 
 
 def served(name: str = "movies") -> Served:
-    unused = cast(Any, None)
-    return Served(
-        name=name,
-        model=unused,
-        fragments=unused,
-        header={"best_class": "TopPopRecommender"},
-        model_version="sha256:00",
-        lane=unused,
-        loaded_at=0.0,
-    )
+    return artifacts.served_model(name=name, header={"best_class": "TopPopRecommender"}, model_version="sha256:00")
 
 
 def loaded(name: str, **faults: str) -> Entry:

@@ -21,11 +21,19 @@ from svc.model.ranking.filter_fields import NO_FIELDS
 from svc.processes import SealedMemory
 from svc.serving.models.loader import Loaded, Loader
 from svc.serving.models.placed_items import PlacedItems
-from svc.serving.models.registry import Entry, ListState, Served
+from svc.serving.models.registry import Entry, ListState
 from svc.serving.workers.package import Package, WorkerLanes, mirror_entry, pack_loaded
 from tests import planned
 from tests.model.test_model import FAMILIES, made, queries
-from tests.serving.artifacts import OTHER_KEYS, SIGNING_KEYS, availability, factor_model, recipe, write_artifact
+from tests.serving.artifacts import (
+    OTHER_KEYS,
+    SIGNING_KEYS,
+    availability,
+    factor_model,
+    recipe,
+    served_model,
+    write_artifact,
+)
 from tests.serving.models.test_loader import SETTINGS
 
 pytestmark = pytest.mark.anyio
@@ -152,21 +160,11 @@ async def test_the_age_of_a_list_is_sent_on_a_clock_that_processes_share() -> No
 async def test_new_items_are_sent_once_and_to_each_new_worker() -> None:
     """New items may be large. Later changes of the recipe do not send them again."""
     new = PlacedItems(cast(Any, "n1"), cast(Any, None), NO_FIELDS)
-    unused: Any = None
     lane = WorkerLanes(1, lambda _: None)
     entry = Entry(
         "a",
         "a.yaml",
-        Served(
-            name="a",
-            model=unused,
-            fragments=unused,
-            header={},
-            model_version="sha256:0",
-            lane=lane,
-            loaded_at=0.0,
-            new=new,
-        ),
+        served_model(name="a", lane=lane, new=new),
     )
     (_, first), (_, second) = mirror_entry(entry), mirror_entry(entry, entry.served)
     assert first is not None
