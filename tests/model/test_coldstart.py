@@ -17,13 +17,14 @@ from svc.model.columns.feature_values import Encoded
 from svc.model.features import FEATURE_VERSION, FeatureState, NumberColumn, SideEncoder, TokenColumn
 from svc.model.ids import IdTable
 from svc.model.model import Model
-from svc.model.ranking.query import UNRESTRICTED, Interaction
+from svc.model.ranking.query import Interaction
 from svc.model.recommenders.blend import BlendScorer
 from svc.model.recommenders.dense_weights import DenseWeightsScorer
 from svc.model.recommenders.factors import IALSScorer
 from svc.training.data.user_sample import solve_users
 from svc.training.fitting.export import assemble, to_scorer
 from tests import planned
+from tests.planned import UNRESTRICTED
 
 N_USERS, N_ITEMS, COMPONENTS = 80, 50, 6
 FORMS = list(product(["IALSPP", "ORIGINAL"], ["none", "log"], [(0.0, None), (0.5, None), (1.0, None), (0.5, 1.0)]))
