@@ -330,7 +330,7 @@ async def test_a_worker_starts_as_soon_as_file_descriptors_are_free(free: int, m
             fleet.end()
             worker.kill()
             # The deadline is virtual time, which jumps while the kernel still ends the process.
-            os.waitid(os.P_PIDFD, worker.handle, os.WEXITED | os.WNOWAIT)
+            os.waitid(os.P_PIDFD, worker.handle, os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222 - in real time
             await fleet.ended.wait()
     for pid in sleepers.pids:
         with pytest.raises(ChildProcessError):
