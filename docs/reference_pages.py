@@ -145,10 +145,8 @@ def events_and_metrics() -> str:
         + "\n## Metrics\n\n"
         "`GET /v1/metrics` answers in the Prometheus text format with `SVC_METRICS_ENABLED=1` and the extra `metrics`. It "
         "needs an API key if keys are configured. A [second port](environment.md#svc_metrics_port) needs none. Unknown recipes "
-        f'have the label `recipe="{metrics.UNKNOWN_RECIPE}"`. The metrics `process_*` and `python_*` are included. '
-        "`svc train --metrics-file FILE.prom` writes the metrics of trainings.\n"
+        f'have the label `recipe="{metrics.UNKNOWN_RECIPE}"`. The metrics `process_*` and `python_*` are included.\n'
         + _grouped((counted[metric.name], metric.name, _metric(metric)) for metric in metrics.METRICS.values())
-        + _grouped(("Metrics of trainings", metric.name, _metric(metric)) for metric in metrics.TRAINING_METRICS)
     )
 
 

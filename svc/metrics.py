@@ -159,25 +159,6 @@ COUNTED_BY_REQUESTS = (
 )
 """Metrics of processes that answer requests. The process that watches recipes and loads models has all others."""
 
-TRAINING_METRICS: tuple[Metric, ...] = (
-    Metric("svc_train_last_exit_code", "gauge", ("recipe",), "Exit code of the last training."),
-    Metric("svc_train_last_run_timestamp_seconds", "gauge", ("recipe",), "Unix time at which the last training ended."),
-    Metric("svc_train_last_duration_seconds", "gauge", ("recipe",), "Seconds that the last training took."),
-    Metric(
-        "svc_train_last_success_timestamp_seconds",
-        "gauge",
-        ("recipe",),
-        "Unix time of the last training with exit code 0 or 9.",
-    ),
-    Metric(
-        "svc_promotion_total",
-        "counter",
-        ("recipe", "decision"),
-        "Models that a promotion block promoted or refused.",
-    ),
-)
-"""Metrics that `svc train --metrics-file` writes. A server has none of them."""
-
 
 class Instrument:
     """An instrument that counts nothing. Its methods are those of a prometheus metric with bound label values."""

@@ -22,7 +22,6 @@ from svc.events import Event
 from svc.serving.models import threads
 from svc.settings import Settings
 from tests.object_store import ObjectsInMemory
-from tests.project.keyword_index import KeywordIndex
 
 # Examples have no deadline: the first one may import a library, and machines are busy.
 hypothesis.settings.register_profile("svc", deadline=None)
@@ -33,10 +32,6 @@ structlog.get_config()["processors"][-1].exception_formatter = structlog.dev.pla
 
 SYSTEM_FOLDERS = (Path(__file__).parent / "e2e",)
 """Folders whose tests all start processes or simulate load."""
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(KeywordIndex(config))
 
 
 def pytest_collection() -> None:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
-import time
-from collections.abc import Mapping
 from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from svc.atomic_write import replace_file
 from svc.cli.common import (
     Confirmed,
     DevAllowUnsigned,
@@ -26,8 +22,7 @@ from svc.cli.common import (
     progress_for,
 )
 from svc.env_file import environment
-from svc.errors import ConfigError, SvcError, UsageError
-from svc.metrics import TRAINING_METRICS, Metric
+from svc.errors import SvcError, UsageError
 from svc.names import RUN_ID
 from svc.settings import Settings
 
@@ -49,69 +44,6 @@ EPILOG = """
   4 training                                 9 refused: written, not live
                                              130, 143 interrupted
 """
-_EXIT_CODE, _ENDED, _SECONDS, _SUCCESS, _PROMOTIONS = TRAINING_METRICS
-_DECISIONS = ("promoted", "refused")
-_SUCCESSFUL = (0, 9)
-"""Exit codes of successful trainings. With 9 the artifact was written, but it was refused and is not live."""
-_SAMPLE = re.compile(r"^([a-z_]+)\{([^}\n]*)\} ([0-9]+(?:\.[0-9]+)?)$", re.MULTILINE)
-
-
-def check_metrics_file(path: Path) -> None:
-    """Check before a training that its file of metrics can be written.
-
-    Raises UsageError if the name does not end in .prom, and ConfigError if `path` is a folder or its folder is missing
-    or not writable.
-    """
-    if path.suffix != ".prom":
-        raise UsageError(f"--metrics-file: {path} must end in .prom, or the textfile collector does not read it")
-    folder = path.absolute().parent
-    if path.is_dir() or not os.access(folder, os.W_OK):
-        raise ConfigError(f"--metrics-file: {path} cannot be written: {folder} is missing or not writable")
-
-
-def write_metrics_file(path: Path, recipe: str, exit_code: int, seconds: float, decision: str | None = None) -> None:
-    """Replace the file of metrics atomically. `seconds` is the duration of the run.
-
-    A failed run keeps the time of the last success. `decision`, "promoted" or "refused", is added to the counts in the
-    file. Raises ConfigError if the file cannot be written.
-    """
-    now, before = time.time(), _samples(path)
-    success = now if exit_code in _SUCCESSFUL else before.get((_SUCCESS.name, None))
-    values = {_EXIT_CODE: exit_code, _ENDED: now, _SECONDS: seconds, _SUCCESS: success}
-    text = "".join(_lines(metric, {"recipe": recipe}, value) for metric, value in values.items() if value is not None)
-    counts = {name: before.get((_PROMOTIONS.name, name)) for name in _DECISIONS}
-    if decision is not None or any(count is not None for count in counts.values()):
-        # The first decision writes both counters, because Prometheus sees no increase in a series that begins at 1.
-        first, second = (
-            (_PROMOTIONS, {"recipe": recipe, "decision": name}, (count or 0.0) + (name == decision))
-            for name, count in counts.items()
-        )
-        text += _lines(*first) + _line(*second)
-    try:
-        replace_file(path, text.encode(), mode=0o644)  # the collector runs as another user
-    except OSError as error:
-        raise ConfigError(f"--metrics-file: {path} cannot be written: {error.strerror}") from None
-
-
-def _lines(metric: Metric, labels: Mapping[str, str], value: float) -> str:
-    return f"# HELP {metric.name} {metric.help}\n# TYPE {metric.name} {metric.kind}\n" + _line(metric, labels, value)
-
-
-def _line(metric: Metric, labels: Mapping[str, str], value: float) -> str:
-    shown = ",".join(f'{name}="{label}"' for name, label in labels.items())
-    return f"{metric.name}{{{shown}}} {value:.3f}\n"
-
-
-def _samples(path: Path) -> dict[tuple[str, str | None], float]:
-    """Return the values that the last run wrote, by metric and decision, or nothing if the file cannot be read."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return {}
-    return {
-        (name, next((decision for decision in _DECISIONS if f'decision="{decision}"' in labels), None)): float(value)
-        for name, labels, value in _SAMPLE.findall(text)
-    }
 
 
 def command(
@@ -157,13 +89,6 @@ def command(
         bool,
         typer.Option("--accept-data-change", help="Train even if the data changed by more than cleansing.max_change."),
     ] = False,
-    metrics_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--metrics-file",
-            help="Write metrics of the run to this .prom file, for node_exporter's textfile collector.",
-        ),
-    ] = None,
     dev_allow_unsigned: DevAllowUnsigned = False,
     confirmed: Confirmed = False,
 ) -> int:
@@ -186,15 +111,8 @@ def command(
         "refit": refit,
         "cold": cold,
     }
-    if metrics_file is not None:
-        check_metrics_file(metrics_file)
-    began = time.monotonic()
     with interrupts():
-        name, outcome = _train(recipe_file, env_var or [], options, settings)
-    # A run that ends with 0 and no artifact found the lock held by another run, or only searched.
-    if metrics_file is not None and (outcome.exit_code != 0 or outcome.artifact is not None):
-        write_metrics_file(metrics_file, name, outcome.exit_code, time.monotonic() - began, outcome.decision)
-    return outcome.exit_code
+        return _train(recipe_file, env_var or [], options, settings).exit_code
 
 
 def _run_id(text: str | None) -> str:
@@ -205,10 +123,7 @@ def _run_id(text: str | None) -> str:
     return text
 
 
-def _train(
-    recipe_file: Path, env_var: list[str], options: dict[str, Any], settings: Settings
-) -> tuple[str, TrainingOutcome]:
-    """Return the name of the recipe, or of its file if the recipe cannot be loaded, and the result of the training."""
+def _train(recipe_file: Path, env_var: list[str], options: dict[str, Any], settings: Settings) -> TrainingOutcome:
     from svc.cores import shorten_blas_waits
     from svc.progress import Progress
     from svc.training.outcome import Outcome
@@ -220,7 +135,7 @@ def _train(
             loaded, variables = load(recipe_file, env_var, settings)
         except SvcError as error:
             outcome = Outcome(recipe_file.stem, options["run_id"], progress or Progress())
-            return recipe_file.stem, outcome.log_failure(error.message, error.code, error.exit_code, error.fields)
+            return outcome.log_failure(error.message, error.code, error.exit_code, error.fields)
         from svc.training.run import TrainOptions, train
         from svc.training.search.fork_server import ForkServer
         from svc.training.search.workers import work
@@ -228,5 +143,4 @@ def _train(
         train_options = TrainOptions(variables=variables, **options)
         # Fork now, before the training starts threads for the sources, because a fork copies only one thread.
         with nullcontext() if train_options.refit else closing(ForkServer.from_fork(work)) as server:
-            result = train(loaded, train_options, settings, progress or Progress(), server)
-        return loaded.recipe.name, result
+            return train(loaded, train_options, settings, progress or Progress(), server)

@@ -29,7 +29,7 @@ from svc.model.ranking.filter_fields import NO_FIELDS
 from svc.model.ranking.new_items import ids_with
 from svc.progress import progress_here
 from svc.recipe.filter_tree import FilterProblem, either
-from svc.recipe.load import SHORTHAND, LoadedRecipe, load_recipe, merge_trees
+from svc.recipe.load import RETIRED, SHORTHAND, LoadedRecipe, load_recipe, merge_trees
 from svc.recipe.problems import name_elsewhere, split_key
 from svc.recipe.schema import Output, Recipe
 from svc.recipe.serving_schema import NEW_ITEMS_SHARE
@@ -348,7 +348,7 @@ def in_place(overrides: Mapping[str, Any]) -> dict[str, Any]:
     blocks = {field.alias or name for name, field in Recipe.model_fields.items()}
     tree: dict[str, Any] = {}
     for name, value in overrides.items():
-        if name in Training.model_fields:
+        if name in Training.model_fields or ("training", name) in RETIRED:
             tree.setdefault("training", {})[name] = value
         elif name not in blocks and name not in SHORTHAND:
             near = difflib.get_close_matches(name, [*Training.model_fields, *blocks, "user", "item"], n=1)

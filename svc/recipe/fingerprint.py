@@ -28,7 +28,6 @@ NOT_HASHED = frozenset(
         ("cleansing", "forget"),
         ("output", "keep"),
         ("item_metadata", "filter_fields"),
-        ("training", "report_diversity"),
         ("training", "max_search_age"),
     }
 )

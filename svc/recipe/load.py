@@ -26,6 +26,8 @@ from svc.settings import Settings
 
 SHORTHAND = {"algorithms": "training", "metric": "training", "split": "training", "versioning": "output"}
 CheckSource = Callable[[SourceSpec, str], None]
+RETIRED: Mapping[tuple[str, str], str] = {("training", "report_diversity"): "every report shows diversity"}
+"""Keys of earlier versions that do nothing any more, and what happens instead. Recipes with them stay valid."""
 _SERVED = ("name", "output", "item_metadata", "serving")
 _Loc = tuple[int | str, ...]
 _TABLES = {**dict.fromkeys((".csv", ".tsv", ".txt", ".gz", ".zip"), "csv"), ".jsonl": "jsonl", ".parquet": "parquet"}
@@ -156,6 +158,8 @@ class _Loading:
     def run(self, written: dict[str, Any]) -> LoadedRecipe:
         tree, shorthand = normalize(written)
         merged = merge_trees(tree, normalize(dict(self.overrides))[0])
+        retired = [loc for loc in RETIRED if isinstance(block := merged.get(loc[0]), dict) and loc[1] in block]
+        merged = _without(merged, [*retired])
         tree = with_default_split(merged)
         recipe = self._validate(tree, self._expand(tree), shorthand)
         for where, spec in recipe.sources().items():
@@ -172,7 +176,7 @@ class _Loading:
             base_dir=self.base_dir,
             recipe_hash=fingerprint.recipe_hash(canonical),
             unexpanded=canonical,
-            warnings=(*_warnings(tree, recipe), *_empty_variables(tree, self.variables)),
+            warnings=(*_retired(retired), *_warnings(tree, recipe), *_empty_variables(tree, self.variables)),
             has_split=_has_split(merged),
         )
 
@@ -309,6 +313,13 @@ def _warnings(tree: dict[str, Any], recipe: Recipe) -> list[RecipeWarning]:
         message = f"{where}: variables are not expanded here; the text is sent as it stands"
         warnings.append(RecipeWarning("query_not_expanded", where, where.rpartition(".")[2], message))
     return warnings
+
+
+def _retired(places: list[tuple[str, str]]) -> Iterator[RecipeWarning]:
+    for block, key in places:
+        where = f"{block}.{key}"
+        message = f"{where}: has no effect any more: {RETIRED[block, key]}"
+        yield RecipeWarning("option_unused", where, key, message)
 
 
 def _empty_variables(tree: dict[str, Any], values: Mapping[str, str]) -> Iterator[RecipeWarning]:

@@ -249,9 +249,6 @@ class Training(Block):
     weighted_metric: bool = Field(
         default=False, description="Held-out interactions count by their weight; without it all count alike."
     )
-    report_diversity: bool = Field(
-        default=True, description="A training with --report measures the cost of diversity for its winner."
-    )
     max_search_age: Age | None = Field(
         default=None,
         description="Age of the last search from which `svc train --refit` searches again: 36h, 7d; null: never.",

@@ -26,15 +26,12 @@ REFUSED = 9
 class TrainingOutcome:
     """The result of a training.
 
-    - `artifact` is the location of the new artifact. It is None if the training was skipped or only searched, or if it
-      failed or was interrupted before it wrote one.
-    - `decision` is "promoted" or "refused", or None without an artifact or if nothing was decided. With the mode
-      "report", a refused model still goes live.
+    `artifact` is the location of the new artifact. It is None if the training was skipped or only searched, or if it
+    failed or was interrupted before it wrote one.
     """
 
     exit_code: int
     artifact: str | None = None
-    decision: str | None = None
 
 
 @dataclass(slots=True)

@@ -297,7 +297,7 @@ class _Run:
         move = promotion is None or promotion["mode"] == "report" or decision == "promoted"
         published = publish(self.loaded, head, final.model, keys, self.settings, move=move)
         exit_code = 0 if published.promoted or published.held else REFUSED
-        done = TrainingOutcome(exit_code, published.artifact, decision)
+        done = TrainingOutcome(exit_code, published.artifact)
         self.outcome.kept, self.outcome.written = published.kept, done
         self.report.write(head, final.model, earlier)
         self.outcome.done(head, published, result, self.loaded.path, exit_code)

@@ -251,6 +251,20 @@ def test_duplicate_algorithms_and_unused_options_give_warnings(tmp_path: Path) -
     assert loaded.recipe.features.item.columns[0].kind == "numerical"
 
 
+def test_a_retired_key_gives_a_warning_and_keeps_the_hash(tmp_path: Path) -> None:
+    """The recipe is the same without the key, also if the key is null or overridden."""
+    plain = load(tmp_path, {"training": {"cutoff": 5}})
+    for value in (False, None):
+        loaded = load(tmp_path, {"training": {"cutoff": 5, "report_diversity": value}})
+        assert [(one.code, one.field, one.value) for one in loaded.warnings] == [
+            ("option_unused", "training.report_diversity", "report_diversity")
+        ]
+        assert (loaded.recipe_hash, loaded.recipe) == (plain.recipe_hash, plain.recipe)
+    assert "has no effect any more: every report shows diversity" in loaded.warnings[0].message
+    assert plain.warnings == ()
+    assert "a mapping" in refusal(tmp_path, {"training": 3})
+
+
 def test_the_error_for_an_unquoted_variable_in_braces_suggests_quotes(tmp_path: Path) -> None:
     """YAML reads the brace of an unquoted variable in `{...}` as a mapping. In quotes it is expanded."""
     text = "name: a\nsource: {type: csv, path: %s}\nschema: {user_column: u, item_column: i}\noutput: {path: a.svc}\n"

@@ -259,7 +259,7 @@ def test_recency_wins_on_a_markov_chain_and_0_on_shuffled_histories(make_recipe:
     for shuffled in (False, True):
         data = write_chain(tmp_path / f"{shuffled}.csv", shuffled=shuffled, n_users=250)
         for recency in ("search", "off"):
-            blocks = recipe_blocks(["RP3beta"], weighted=False, recency=recency, cutoff=20, report_diversity=False)
+            blocks = recipe_blocks(["RP3beta"], weighted=False, recency=recency, cutoff=20)
             report = None if shuffled else tmp_path / "page.html"
             found[shuffled, recency] = header(run(make_recipe(ratings=data, **blocks), report=report).artifact)
     assert found[False, "search"]["recency"] > 0

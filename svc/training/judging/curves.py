@@ -119,15 +119,12 @@ _DIGITS = 12
 def measure_curves(task: Task, winner: TrialRecord, ranker: ServedRanker) -> dict[str, Any]:
     """Return the fields `cutoffs`, `recency` and `diversity` of the header's evaluation.
 
-    `cutoffs` is missing if there are fewer items than in the shortest list, `recency` if no second value was searched,
-    and `diversity` without `training.report_diversity`. `ranker` ranks by the `winner`, trained on the training part of
-    the split.
+    `cutoffs` is missing if there are fewer items than in the shortest list, and `recency` if no second value was
+    searched. `ranker` ranks by the `winner`, trained on the training part of the split.
     """
-    training, evaluators = task.loaded.recipe.training, task.holdout.evaluators
-    curves = _at_cutoffs(evaluators.full, ranker) | _by_recency(task, winner, ranker.model.scorer)
-    if training.report_diversity:
-        curves["diversity"] = measure_diversity(ranker, evaluators.sample, seed=training.split.seed)
-    return curves
+    seed, evaluators = task.loaded.recipe.training.split.seed, task.holdout.evaluators
+    diversity = {"diversity": measure_diversity(ranker, evaluators.sample, seed=seed)}
+    return _at_cutoffs(evaluators.full, ranker) | _by_recency(task, winner, ranker.model.scorer) | diversity
 
 
 def _at_cutoffs(evaluator: Evaluator, ranker: ServedRanker) -> dict[str, Any]:
