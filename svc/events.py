@@ -78,7 +78,7 @@ COLD_START_PART_TRAINED = _event("cold_start_part_trained", "info", "recommender
 FEATURES_INACTIVE = _event("features_inactive", "warning", "reason")
 """No trial learned from features, so requests cannot use them."""
 COLD_START_EVALUATED = _event("cold_start_evaluated", "info", "side metric score popularity_score")
-"""Held-out users or items were ranked by their features alone, and by popularity."""
+"""For a report, held-out users or items were ranked by their features alone, and by popularity."""
 ARTIFACT_WRITTEN = _event("artifact_written", "info", "versioning artifact kid artifact_bytes payload_bytes")
 """The artifact is written."""
 ARTIFACT_PAYLOAD_EXCEEDS_SERVE_CAP = _event(

@@ -75,11 +75,11 @@ def _origin(incumbent: Incumbent) -> Reused:
 
     The stretch of its interval (see `Reused`) is 1 if the header lacks it.
     """
-    header, evaluation = incumbent.header, incumbent.header.get("evaluation", {})
+    header = incumbent.header
     live = {"sha8": incumbent.sha256[:8], "searched_at": header.get("trained_at")}
     searched = header.get("tuning", {}).get("reused_from", live)
-    stretch = max(1.0, evaluation.get("chosen_among", {}).get("stretch", 1.0))
-    return Reused(str(searched["sha8"]), str(searched["searched_at"]), stretch=stretch, evaluation=evaluation)
+    stretch = max(1.0, header.get("evaluation", {}).get("chosen_among", {}).get("stretch", 1.0))
+    return Reused(str(searched["sha8"]), str(searched["searched_at"]), stretch=stretch)
 
 
 def _differences(loaded: LoadedRecipe, header: Mapping[str, Any]) -> Iterator[str]:

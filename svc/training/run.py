@@ -33,7 +33,6 @@ from svc.training.search.storage import StorageLocation, preflight
 
 if TYPE_CHECKING:
     from svc.recipe.schema import Promotion
-    from svc.training.final_model import FinalModel
     from svc.training.judging.measurements import WinnerMeasurements
     from svc.training.ranker.learn import Learned
 
@@ -267,8 +266,7 @@ class _Run:
         measured = replace(measured, winner=measured.winner if self._rules else None)
         self.progress.phase("training the final model")
         final = train_final(task, result, learned if learned is not None and learned.ships else None)
-        cold_start = self._cold_start(task, result, final)
-        new_items = self._new_items(task, result, final)
+        curves = {**curves, **self.report.on_features(task, result, final.aware)}
         facts = RunFacts(
             run_id=self.options.run_id,
             trained_at=now(),
@@ -280,8 +278,6 @@ class _Run:
             result=result,
             measured=measured,
             curves=curves,
-            cold_start=cold_start,
-            new_items=new_items,
             features_active=final.aware is not None,
             parts=final.parts,
             rank_ms=rank_ms(final.model),
@@ -341,28 +337,3 @@ class _Run:
         self.progress.phase("learning the order of pages")
         tables = item_tables(self.loaded, task.data, self.settings, self.options.variables)
         return learn(task, measured.winner, tables)
-
-    def _cold_start(self, task: prepare.SearchTask, result: SearchResult, final: FinalModel) -> Mapping[str, Any]:
-        if final.aware is None:
-            return {}
-        if result.reused is not None:
-            return {side: result.reused.figures("cold_start", side) for side in task.features}
-        from svc.training.judging.coldstart import evaluate_cold_start
-
-        self.progress.phase("evaluating cold start")
-        return evaluate_cold_start(task, final.aware, result)
-
-    def _new_items(self, task: prepare.SearchTask, result: SearchResult, final: FinalModel) -> Mapping[str, Any] | None:
-        """Return figures on the effect of `serving.new_items`, for the header. A refit takes them from the live header.
-
-        Return None if the recipe has no `serving.new_items`, or if no part of the model has learned from features.
-        """
-        declared = self.loaded.recipe.serving.new_items
-        if declared is None or final.aware is None:
-            return None
-        if result.reused is not None:
-            return result.reused.figures("new_items")
-        from svc.training.judging.new_items import evaluate_new_items
-
-        self.progress.phase("evaluating new items")
-        return evaluate_new_items(task, result, final.aware, declared)

@@ -252,10 +252,13 @@ def test_search_only_writes_no_artifact_and_a_later_run_reuses_its_trials(make_r
     assert not [record for record in log if record["event"] == "trial_done"]
 
 
-def test_features_are_searched_encoded_and_measured(make_recipe: Make, items_csv: Path) -> None:
+@pytest.mark.usefixtures("without_drawing")
+def test_features_are_searched_encoded_and_measured(make_recipe: Make, items_csv: Path, tmp_path: Path) -> None:
     """The header has dimensions, columns and the number of words. Only the payload has the words themselves."""
     columns = {"name": "group", "kind": "text", "max_words": 2}, {"name": "size", "kind": "numerical"}
-    result = run(make_recipe(training=training("IALS"), features=features_of(items_csv, *columns)))
+    result = run(
+        make_recipe(training=training("IALS"), features=features_of(items_csv, *columns)), report=tmp_path / "page.html"
+    )
     model, head = opened(result)
     texts = [{"column": "group", "words": 2, "max_words": 2}]
     item = {"dimension": 4, "columns": ["group", "size"], "texts": texts}

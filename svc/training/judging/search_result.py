@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +23,6 @@ class Reused:
     - `start` has the vectors from which the final model starts to learn. If it is None, they are random.
     - `stretch` is the factor by which the search lengthened its interval (see judging/intervals.py). It still applies,
       because the parameters were chosen among the trials of that search.
-    - `evaluation` is the block `evaluation` in the live model's header.
     """
 
     sha8: str
@@ -32,19 +30,6 @@ class Reused:
     feature_aware: TrialRecord | None = None
     start: WarmStart | None = None
     stretch: float = 1.0
-    evaluation: Mapping[str, Any] = field(default_factory=dict)
-
-    def figures(self, *path: str) -> Mapping[str, Any]:
-        """Return figures that only a search measures, for the header of a refit, with the time of the search.
-
-        `path` are the keys to them in `evaluation`. If `evaluation` lacks them, return `{"skipped": reason}`.
-        """
-        figures: Any = self.evaluation
-        for key in path:
-            figures = figures.get(key) if isinstance(figures, Mapping) else None
-        if not isinstance(figures, Mapping):
-            return {"skipped": "a training with --refit does not measure it, and the last search did not"}
-        return {**figures, "measured_at": self.searched_at}
 
     def as_fields(self) -> dict[str, str]:
         """Return the fields of the artifact's header."""

@@ -36,7 +36,7 @@ class RunFacts:
     - `fingerprint` identifies the signing key `kid`.
     - `n_interactions` is the number of pairs in the final model's matrix.
     - `n_trials` is the planned number of trials, and one more for a blend. It is 1 for a refit.
-    - `measured`, `curves`, `cold_start` and `new_items` have fields of the header's block `evaluation`.
+    - `measured` and `curves` have fields of the header's block `evaluation`.
     - `parts` describes the parts of the final model (see `FinalModel`).
     - `rank_ms` is the time of a single ranking by the final model, in milliseconds.
     - `ranker` describes the ranker that was learned, or is None if none was.
@@ -52,8 +52,6 @@ class RunFacts:
     result: SearchResult
     measured: WinnerMeasurements
     curves: Mapping[str, Any]
-    cold_start: Mapping[str, Any]
-    new_items: Mapping[str, Any] | None
     features_active: bool
     parts: list[dict[str, Any]]
     rank_ms: float
@@ -85,13 +83,7 @@ def header(facts: RunFacts) -> dict[str, Any]:
         "metric": training.metric,
         "cutoff": training.cutoff,
         "tuning": _tuning(facts),
-        "evaluation": {
-            **best.metrics,
-            **facts.measured.evaluation,
-            **facts.curves,
-            **({"cold_start": dict(facts.cold_start)} if facts.cold_start else {}),
-            **({} if facts.new_items is None else {"new_items": dict(facts.new_items)}),
-        },
+        "evaluation": {**best.metrics, **facts.measured.evaluation, **facts.curves},
         "data_stats": _data_stats(facts),
         "rank_ms": facts.rank_ms,
     }

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from svc.model.model import Model
     from svc.training.judging.rankers import ServedRanker
+    from svc.training.judging.search_result import SearchResult
     from svc.training.judging.task import Task
 
 
@@ -199,6 +200,21 @@ class RunReport:
 
         self.progress.phase("measuring for the report")
         return measure_curves(task, best, winner)
+
+    def on_features(self, task: Task, result: SearchResult, aware: TrialRecord | None) -> Mapping[str, Any]:
+        """Return figures on cold starts and `serving.new_items`, which take about twenty trainings.
+
+        Return nothing without a report, or if no trial learned from features: `aware` is None.
+        """
+        if self.path is None or aware is None:
+            return {}
+        from svc.training.judging.coldstart import evaluate_cold_start
+        from svc.training.judging.new_items import evaluate_new_items
+
+        self.progress.phase("measuring cold starts")
+        cold, declared = evaluate_cold_start(task, aware, result), self.loaded.recipe.serving.new_items
+        new = {} if declared is None else {"new_items": evaluate_new_items(task, result, aware, declared)}
+        return {"cold_start": cold, **new}
 
     def earlier(self, keys: SigningKeys) -> Mapping[str, Any] | None:
         """Return the header of the live artifact, to compare it in the report, or None if it cannot be verified."""

@@ -193,7 +193,7 @@ def _cold_start(sides: Mapping[str, Mapping[str, Any]]) -> Iterable[Sequence[obj
         if "model" not in measured:
             yield side, "not measured", measured["skipped"], "", "", ""
             continue
-        intervals, held = measured.get("intervals", {}), f"{measured['n_held']:,}{_date(measured)}"
+        intervals, held = measured.get("intervals", {}), f"{measured['n_held']:,}"
         for order in ("model", "popularity", "random"):
             scores = measured[order]
             yield side, order, held, scores["recall"], scores["ndcg"], span(intervals.get(order, ()))
@@ -206,12 +206,7 @@ def _new_items(measured: Mapping[str, Any]) -> Iterable[Sequence[object]]:
     intervals = measured.get("intervals", {})
     for name, label in _NEW_ITEMS.items():
         if name in measured:
-            yield f"{label}{_date(measured)}", measured[name], span(intervals.get(name, ()))
-
-
-def _date(measured: Mapping[str, Any]) -> str:
-    """Return the time of the figures that a refit carries from its search, or ""."""
-    return f" (measured {measured['measured_at']})" if "measured_at" in measured else ""
+            yield label, measured[name], span(intervals.get(name, ()))
 
 
 def recency_rows(header: Mapping[str, Any]) -> Iterator[Sequence[str]]:

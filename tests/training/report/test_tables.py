@@ -94,13 +94,12 @@ MEASURED: dict[str, Any] = {
                 {"recency": 0.5, "score": 0.2, "interval": [0.1, 0.3]},
             ]
         },
-        "cold_start": {"item": COLD, "user": {**COLD, "measured_at": "2026"}},
+        "cold_start": {"item": COLD, "user": COLD},
         "new_items": {
             "recall": 0.3,
             "popularity_recall": 0.1,
             "known_change": -0.01,
             "share": 0.2,
-            "measured_at": "2026",
             "intervals": {"recall": [0.2, 0.4]},
         },
     },
@@ -160,15 +159,15 @@ EXPECTED: dict[str, list[list[object]]] = {
         ["item", "model", "1,234", 0.2, 0.1, "0.1000 to 0.2000"],
         ["item", "popularity", "1,234", 0.5, 0.4, ""],
         ["item", "random", "1,234", 0.0, 0.0, ""],
-        ["user", "model", "1,234 (measured 2026)", 0.2, 0.1, "0.1000 to 0.2000"],
-        ["user", "popularity", "1,234 (measured 2026)", 0.5, 0.4, ""],
-        ["user", "random", "1,234 (measured 2026)", 0.0, 0.0, ""],
+        ["user", "model", "1,234", 0.2, 0.1, "0.1000 to 0.2000"],
+        ["user", "popularity", "1,234", 0.5, 0.4, ""],
+        ["user", "random", "1,234", 0.0, 0.0, ""],
     ],
     "new_items": [
-        ["of a user's new items, found on the page (measured 2026)", 0.3, "0.2000 to 0.4000"],
-        ["the same, new items by popularity of their features (measured 2026)", 0.1, ""],
-        ["change of ndcg of known items (measured 2026)", -0.01, ""],
-        ["of a page, new items (measured 2026)", 0.2, ""],
+        ["of a user's new items, found on the page", 0.3, "0.2000 to 0.4000"],
+        ["the same, new items by popularity of their features", 0.1, ""],
+        ["change of ndcg of known items", -0.01, ""],
+        ["of a page, new items", 0.2, ""],
     ],
 }  # fmt: skip
 
