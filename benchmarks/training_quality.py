@@ -53,7 +53,7 @@ from svc.training.search.prepare import SearchTask
 from svc.training.search.storage import preflight
 
 CUTOFF, SEED = 20, 42
-ALL = (*DEFAULT_ALGORITHMS, "SLIMRecommender", "EDLAERecommender")
+ALL = (*DEFAULT_ALGORITHMS, "SLIMRecommender")
 
 
 class Watch:

@@ -16,7 +16,6 @@ ALGORITHMS: tuple[str, ...] = (
     "TruncatedSVDRecommender",
     "BPRFMRecommender",
     "SLIMRecommender",
-    "EDLAERecommender",
     "TransitionsRecommender",
     "BlendRecommender",
 )
@@ -29,7 +28,6 @@ ITEM_WEIGHTS: tuple[str, ...] = (
     "RP3betaRecommender",
     "DenseSLIMRecommender",
     "SLIMRecommender",
-    "EDLAERecommender",
     "TransitionsRecommender",
 )
 """The algorithms that learn a weight for each pair of items. `self_weight` is the weight of an item for itself."""
@@ -112,7 +110,6 @@ TUNED: Mapping[str, Mapping[str, Tuned]] = {
         "top_k": Tuned(10, 2000, whole=True),
     },
     BLEND: {},
-    "EDLAERecommender": {"reg": _STRENGTH, "dropout_p": Tuned(0, 0.999), "top_k": _NEIGHBOURS},
 }
 """The parameters of each algorithm that a recipe may bound, besides RECENCY and SELF_WEIGHT."""
 RECENCY = "recency"
@@ -126,7 +123,7 @@ _OTHER_NAMES = {
     **dict.fromkeys(("knn", "itemknn", "item-knn", "itemcf", "cosine"), "cosineknn"),
     **dict.fromkeys(("svd", "svd++", "puresvd", "pca"), "truncatedsvd"),
     **dict.fromkeys(("pop", "popular", "popularity", "mostpopular"), "toppop"),
-    **dict.fromkeys(("ease", "easer"), "denseslim"),
+    **dict.fromkeys(("ease", "easer", "edlae"), "denseslim"),
     **dict.fromkeys(("mf", "wmf", "als", "implicit"), "ials"),
 }
 """Names of the same algorithms in other libraries, with svc's short names."""

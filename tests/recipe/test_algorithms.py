@@ -17,7 +17,10 @@ def test_names_ignore_case_and_the_suffix(name: str, suffix: bool, data: st.Data
     assert canonical_name(f" {spelled} ") == name
 
 
-@pytest.mark.parametrize(("text", "nearest"), [("ilas", "IALSRecommender"), ("TopPopp", "TopPopRecommender")])
+@pytest.mark.parametrize(
+    ("text", "nearest"),
+    [("ilas", "IALSRecommender"), ("TopPopp", "TopPopRecommender"), ("EDLAE", "DenseSLIMRecommender")],
+)
 def test_the_error_for_a_misspelled_name_suggests_the_nearest(text: str, nearest: str) -> None:
     """The error suggests the nearest name and lists all names."""
     with pytest.raises(ValueError, match=f"did you mean {nearest}") as caught:
@@ -35,7 +38,6 @@ LIMITS = """
 BPRFM: item_alpha [1e-12, 1e+12], n_components [1, 8192] whole, user_alpha [1e-12, 1e+12]
 CosineKNN: shrinkage [0, 1e+12], top_k [1, 1e+06] whole
 DenseSLIM: reg [1e-12, 1e+12]
-EDLAE: dropout_p [0, 0.999], reg [1e-12, 1e+12], top_k [1, 1e+06] whole
 IALS: alpha0 [1e-12, 1e+12], lambda_item_feature [1e-12, 1e+12], lambda_user_feature [1e-12, 1e+12],
   n_components [1, 8192] whole, reg [1e-12, 1e+12]
 RP3beta: alpha [0, 10], beta [0, 10], top_k [1, 1e+06] whole

@@ -22,7 +22,6 @@ ALGORITHMS = (
     "TruncatedSVD",
     "TopPop",
     "SLIM",
-    "EDLAE",
     "Transitions",
     *(("BPRFM",) if find_spec("lightfm") else ()),
 )

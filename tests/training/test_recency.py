@@ -28,7 +28,7 @@ from tests.training.runs import BY_SCORE, Log, Make, features_of, header, opened
 
 DELTA = 0.4
 N_USERS, N_ITEMS = 60, 30
-SUMS = ("CosineKNN", "RP3beta", "DenseSLIM", "SLIM", "EDLAE")
+SUMS = ("CosineKNN", "RP3beta", "DenseSLIM", "SLIM")
 FACTORS = ("TruncatedSVD", "IALS")
 
 Vector = np.ndarray

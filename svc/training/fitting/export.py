@@ -292,7 +292,6 @@ _SCORERS: Mapping[str, Callable[[Any, Columns], Scorer]] = {
     "BPRFMRecommender": _bprfm,
     "TopPopRecommender": _popularity,
     "SLIMRecommender": _neighbours,
-    "EDLAERecommender": _neighbours,
     TRANSITIONS: _neighbours,
 }
 

@@ -29,7 +29,7 @@ Matrices = Mapping[SideName, sparse.csr_matrix]
 OF_SVC = frozenset({HALF_LIFE, WEIGHT_SCALE, SELF_WEIGHT, POPULARITY_HALF_LIFE})
 """Parameters of trials that recommenders do not have."""
 _DENSE_COPIES = 4
-"""The memory that one training of DenseSLIM or EDLAE needs, as a number of dense float32 (items, items) matrices."""
+"""The memory that one training of DenseSLIM needs, as a number of dense float32 (items, items) matrices."""
 
 
 @dataclass(frozen=True, slots=True)

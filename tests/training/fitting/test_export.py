@@ -28,7 +28,7 @@ from svc.recipe.algorithms import BLEND
 from svc.recipe.training_schema import FeatureSide
 from svc.settings import Settings
 from svc.training.data.features import fit_side
-from svc.training.fitting.algorithms.item_weights import SparseEDLAERecommender, TransitionRP3betaRecommender
+from svc.training.fitting.algorithms.item_weights import TransitionRP3betaRecommender
 from svc.training.fitting.algorithms.truncated_svd import WeightedSVDRecommender
 from svc.training.fitting.export import (
     assemble,
@@ -103,7 +103,6 @@ RECOMMENDERS: dict[str, tuple[type, dict[str, Any]]] = {
     "TruncatedSVDRecommender": (WeightedSVDRecommender, {"n_components": 7, "weighting": "DEGREES"}),
     "TopPopRecommender": (TopPopRecommender, {}),
     "SLIMRecommender": (SLIMRecommender, {"alpha": 0.01, "l1_ratio": 0.1, "top_k": 20, "n_threads": 1}),
-    "EDLAERecommender": (SparseEDLAERecommender, {"reg": 5.0, "dropout_p": 0.3, "top_k": 20}),
 }
 
 

@@ -30,7 +30,6 @@ PARAMS = {
     "RP3betaRecommender": {"top_k": 9, "alpha": 0.8, "beta": 0.3},
     "DenseSLIMRecommender": {"reg": 20.0},
     "SLIMRecommender": {"alpha": 0.01, "l1_ratio": 0.1, "top_k": 20},
-    "EDLAERecommender": {"reg": 5.0, "dropout_p": 0.3, "top_k": 20},
     "TransitionsRecommender": {"max_steps": 3, "top_k": 9},
     "TopPopRecommender": {},
     "BPRFMRecommender": FEW,

@@ -1,6 +1,6 @@
-"""irspack's DenseSLIM, EDLAE and RP3beta, with svc's changes to the training of their item weights.
+"""irspack's DenseSLIM and RP3beta, with svc's changes to the training of their item weights.
 
-irspack inverts the (items, items) matrix of DenseSLIM and EDLAE with scipy, which holds Python's interpreter lock
+irspack inverts the (items, items) matrix of DenseSLIM with scipy, which holds Python's interpreter lock
 throughout. With ten thousand items, no signal is handled and no time limit is checked for half a minute. numpy releases
 the lock, but takes several times as long, because it inverts in double precision and ignores the symmetry of the
 matrix. So this module calls LAPACK's Cholesky routines directly.
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from irspack.recommenders import DenseSLIMRecommender, EDLAERecommender, RP3betaRecommender
+from irspack.recommenders import DenseSLIMRecommender, RP3betaRecommender
 from irspack.recommenders._knn import CosineSimilarityComputer
 from numpy.typing import NDArray
 from scipy import sparse
@@ -37,25 +37,6 @@ class UnlockedDenseSLIMRecommender(DenseSLIMRecommender, register_class=False):
 
     def _learn(self) -> None:
         self._W = _weights(self.X_train_all, np.full(self.n_items, float(self.reg)))
-
-
-class SparseEDLAERecommender(EDLAERecommender, register_class=False):
-    """EDLAE: Steck, "Autoencoders that don't overfit towards the Identity", NeurIPS 2020.
-
-    Each item keeps only the `top_k` weights for other items with the largest absolute values, and ties with the last of
-    these, so that a model of many items stays small. Without `top_k`, it keeps all. A search scores the model with only
-    these weights.
-    """
-
-    def __init__(self, matrix: Any, *, top_k: int | None = None, **parameters: Any) -> None:
-        super().__init__(matrix, **parameters)
-        self.top_k = top_k
-
-    def _learn(self) -> None:
-        x = self.X_train_all
-        squares = np.asarray(x.multiply(x).sum(axis=0), dtype=np.float64).ravel()
-        dropped = self.dropout_p / (1.0 - self.dropout_p)
-        self._W = _strongest(_weights(x, dropped * squares + self.reg), self.top_k or x.shape[1])
 
 
 def _weights(matrix: Any, ridge: Vector) -> NDArray[np.float32]:
@@ -210,22 +191,6 @@ def _mirror(matrix: NDArray[np.float32]) -> None:
         block = matrix[start:end, start:end]
         block[:] = np.triu(block) + np.triu(block, 1).T
         matrix[end:, start:end] = matrix[start:end, end:].T
-
-
-def _strongest(weights: NDArray[np.float32], top_k: int) -> sparse.csr_matrix:
-    """Return the `top_k` entries of each row with the largest absolute values, without zeros.
-
-    Entries that tie with the last of these are kept too.
-    """
-    blocks = []
-    for start in range(0, len(weights), _ROWS_AT_ONCE):
-        block = weights[start : start + _ROWS_AT_ONCE].copy()
-        amounts = np.abs(block)
-        if top_k < block.shape[1]:
-            bound = np.partition(amounts, -top_k, axis=1)[:, -top_k, np.newaxis]
-            block[amounts < bound] = 0.0
-        blocks.append(sparse.csr_matrix(block))
-    return sparse.vstack(blocks, format="csr")
 
 
 class TransitionRP3betaRecommender(RP3betaRecommender, register_class=False):

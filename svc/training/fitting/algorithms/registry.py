@@ -237,13 +237,6 @@ _TABLE = (
         threads_change_bits=True,
     ),
     Algorithm(
-        "EDLAERecommender",
-        guesses=({"reg": 200.0, "dropout_p": 0.3, "top_k": 500},),
-        ranges={"top_k": IntDistribution(50, 1000, log=True)},
-        needs_dense_items=True,
-        variant="svc.training.fitting.algorithms.item_weights:SparseEDLAERecommender",
-    ),
-    Algorithm(
         TRANSITIONS,
         guesses=(
             {"max_steps": 10, "backward": 0.0, "source_exponent": 0.5, "target_exponent": 0.0, "top_k": 500},

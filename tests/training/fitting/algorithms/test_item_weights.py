@@ -1,4 +1,4 @@
-"""The variants of DenseSLIM, EDLAE and RP3beta, whose item weights are compared with irspack's."""
+"""The variants of DenseSLIM and RP3beta, whose item weights are compared with irspack's."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from irspack.recommenders import DenseSLIMRecommender, EDLAERecommender, RP3betaRecommender
+from irspack.recommenders import DenseSLIMRecommender, RP3betaRecommender
 from scipy import sparse
 
 from svc.training.fitting.algorithms.item_weights import (
-    SparseEDLAERecommender,
     TransitionRP3betaRecommender,
     UnlockedDenseSLIMRecommender,
 )
@@ -24,25 +23,6 @@ def test_dense_slim_has_the_weights_of_irspack() -> None:
     np.testing.assert_allclose(
         found.get_score(np.arange(200)), expected.get_score(np.arange(200)), rtol=1e-4, atol=1e-5
     )
-
-
-@pytest.mark.parametrize("dropout_p", [0.0, 0.4])
-def test_edlae_has_the_weights_of_irspack(dropout_p: float) -> None:
-    matrix = sparse.csr_matrix((np.random.default_rng(1).random((200, 60)) < 0.2).astype(np.float32))
-    expected = EDLAERecommender(matrix, reg=30.0, dropout_p=dropout_p).learn()
-    found = SparseEDLAERecommender(matrix, reg=30.0, dropout_p=dropout_p).learn()
-    np.testing.assert_allclose(found.W.toarray(), np.asarray(expected.W), atol=1e-5)
-
-
-def test_edlae_keeps_the_largest_weights_of_each_source_item() -> None:
-    """With `top_k`, each source item keeps its weights of largest absolute value unchanged."""
-    matrix = sparse.csr_matrix((np.random.default_rng(1).random((200, 60)) < 0.2).astype(np.float32))
-    whole = SparseEDLAERecommender(matrix, reg=30.0, dropout_p=0.2).learn().W.toarray()
-    kept = SparseEDLAERecommender(matrix, reg=30.0, dropout_p=0.2, top_k=7).learn().W
-    assert (np.diff(kept.indptr) == 7).all()
-    found = kept.toarray()
-    assert (np.sort(np.abs(found), axis=1)[:, -7] == np.sort(np.abs(whole), axis=1)[:, -7]).all()
-    assert (found[found != 0] == whole[found != 0]).all()
 
 
 @pytest.mark.parametrize("n_items", [60, 700])
