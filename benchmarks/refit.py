@@ -220,10 +220,7 @@ def mean(scores: ByUser) -> float:
 def search_weights_again(task: SearchTask, trial: TrialRecord) -> TrialRecord:
     """The blend `trial` with the weights that suit its parts on the holdout of `task`."""
     holdout = task.holdout
-    trained = [
-        train_trial(task.builder, part, holdout.decay_matrix(part.params), holdout.features, holdout.times)
-        for part in trial.parts
-    ]
+    trained = [train_trial(task.builder, part, holdout.train, holdout.features, holdout.times) for part in trial.parts]
     scorers = [
         task.objective.quick_scores(scorer, part.params)(part.recency)
         for scorer, part in zip(trained, trial.parts, strict=True)

@@ -51,15 +51,18 @@ class Names:
         return np.where((columns < 0) & (rows >= 0), self._model.n_items + rows, columns)
 
     def history(self, history: Sequence[Interaction]) -> Given:
-        """Return the model's items and the other ids of a request's history, with weights on the scale of the model.
+        """Return the model's items and the other ids of a request's history, with weights on the scales of the model.
 
         The items are distinct, unless the model's histories are ordered (see `settle_history`).
         """
         if not history:
             return NOTHING_GIVEN
-        columns, weights, unknown = self.weighted(history, with_new=False)
-        weights = scale_request(weights, self._model.history.weight_scale)
-        return settle_history(Given(columns, weights, tuple(dict.fromkeys(unknown))), self._model.history)
+        columns, raw, unknown = self.weighted(history, with_new=False)
+        of_model = self._model.history
+        weights, *others = (
+            scale_request(raw, scale) for scale in (of_model.weight_scale, *(own for _, own in of_model.others))
+        )
+        return settle_history(Given(columns, weights, tuple(dict.fromkeys(unknown)), tuple(others)), of_model)
 
     def dislikes(self, dislikes: Sequence[Interaction]) -> Given:
         """Return the disliked items of the model, and the ids that are neither in the model nor new items.

@@ -373,6 +373,7 @@ def _draft(
         explain=explain,
         offset=offset,
         seeds_beside=profile.beside,
+        other_weights=profile.others,
     )
     return query, ignored
 

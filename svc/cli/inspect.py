@@ -98,7 +98,7 @@ def _summary(header: dict[str, Any]) -> dict[str, str]:
     """
     tuning, evaluation, stats = (_mapping(header.get(name)) for name in ("tuning", "evaluation", "data_stats"))
     best = _mapping(tuning.get("best_per_algorithm"))
-    features, promotion, params = (_mapping(header.get(name)) for name in ("features", "promotion", "best_params"))
+    features, promotion = (_mapping(header.get(name)) for name in ("features", "promotion"))
     sides = [side for side in ("user", "item") if side in features]
     counts = (f"{_number(stats.get(f'n_{name}'))} {name}" for name in ("rows", "users", "items"))
     metric = f"{_text(header.get('metric'))}@{_text(header.get('cutoff'))}"
@@ -120,7 +120,7 @@ def _summary(header: dict[str, Any]) -> dict[str, str]:
         "algorithm": f"{winner}, {origin}",
         **({"recency": _number(header["recency"])} if "recency" in header else {}),
         **_events(header),
-        **({"weight_scale": _text(params["weight_scale"])} if "weight_scale" in params else {}),
+        **_scale(header),
         "score": f"{metric} {_number(header.get('best_score'))}{interval}{judged}",
         **({"score_with_order": _number(header["score_with_order"])} if "score_with_order" in header else {}),
         **_ranker(header),
@@ -142,6 +142,19 @@ def _events(header: dict[str, Any]) -> dict[str, str]:
         roles = "".join(f", {role}" for role in ("seen", "target") if kind.get(role) is True)
         kinds.append(f"{_text(kind.get('event'))} ({_number(kind.get('weight'))}{roles})")
     return {"events": ", ".join(kinds)} if kinds else {}
+
+
+def _scale(header: dict[str, Any]) -> dict[str, str]:
+    """Return `{"weight_scale": line}`, with the scale of each part of a blend whose parts have different ones."""
+    params, parts = _mapping(header.get("best_params")), header.get("parts")
+    if "weight_scale" in params:
+        return {"weight_scale": _text(params["weight_scale"])}
+    of_parts = [
+        f"{_text(scale)} ({short_name(_text(part.get('class')))})"
+        for part in map(_mapping, parts if isinstance(parts, list) else [])
+        if "weight" in part and (scale := _mapping(part.get("params")).get("weight_scale")) is not None
+    ]
+    return {"weight_scale": ", ".join(of_parts)} if of_parts else {}
 
 
 def _ranker(header: dict[str, Any]) -> dict[str, str]:

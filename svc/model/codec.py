@@ -45,7 +45,7 @@ from svc.model.operations import check_operations
 class Stored:
     """Base class of objects in a payload. Attributes with a leading underscore are derived and not stored.
 
-    If a class has a default for an attribute, the values None, False, 0.0 and () are not stored either. Therefore a new
+    If a class has a default for an attribute, the values None, False, 0 and () are not stored either. Therefore a new
     optional attribute does not change the bytes of models without it. `ALWAYS_STORED` names the exceptions.
 
     `STORED_NAMES` maps an attribute to its name in the payload, so that renaming it in the code changes no artifact.
@@ -59,7 +59,7 @@ class Stored:
 
     def _lacks(self, name: str, value: object) -> bool:
         is_optional = hasattr(type(self), name) and name not in self.ALWAYS_STORED
-        return is_optional and isinstance(value, NoneType | bool | float | tuple) and not value
+        return is_optional and isinstance(value, NoneType | int | float | tuple) and not value
 
     def parts(self) -> dict[str, int]:
         """Return the bytes of each stored array by attribute name.

@@ -42,21 +42,22 @@ Scores = NDArray[np.float64]
 class FeatureEmbedder:
     """Scores new items by the factor model that learned item features, `scorer`, with histories weighed by `recency`.
 
-    `scorer` is the whole model, its cold-start part, or a part of a blend.
+    `scorer` is the whole model, its cold-start part, or a part of a blend, which reads the weights `weighing`.
     """
 
-    def __init__(self, scorer: IALSScorer, history: History, recency: float) -> None:
+    def __init__(self, scorer: IALSScorer, history: History, recency: float, weighing: int = 0) -> None:
         self._scorer = scorer
         self._history = history
         self._recency = recency
+        self._weighing = weighing
 
     @classmethod
     def of(cls, scorer: Scorer, history: History, recency: float) -> FeatureEmbedder | None:
         """Return the embedder for `scorer` or the factor part of a blend, or None if that reads no item features."""
-        part = scorer.factors if isinstance(scorer, BlendScorer) else scorer
+        part, weighing = (scorer.factors, scorer.weighing(0)) if isinstance(scorer, BlendScorer) else (scorer, 0)
         if not isinstance(part, IALSScorer) or part.feature_dim("item") is None:
             return None
-        return cls(part, history, recency)
+        return cls(part, history, recency, weighing)
 
     def place(self, rows: Sequence[Encoded]) -> Vectors:
         """Return vectors, (m, K), of items by their encoded features."""
@@ -82,7 +83,7 @@ class FeatureEmbedder:
         """
         if query.user >= 0 and not len(self._scorer.users):
             query = query._replace(user=-1).of_profile(joined_profile(self._history, query.user, NOTHING_GIVEN))
-        return query.at_recency(self._recency)
+        return query.at_weighing(self._weighing).at_recency(self._recency)
 
     def join(
         self, queries: Sequence[Query], rankings: Sequence[Ranking], scorer_of: Callable[[Query], Scorer]

@@ -74,6 +74,7 @@ def _rows(history: History, kept: Kept) -> History:
         values = getattr(history, name)
         if isinstance(values, np.ndarray):  # a value for each interaction
             setattr(remaining, name, values[entries])
+    remaining.others = tuple((None if own is None else own[entries], scale) for own, scale in history.others)
     rows: History = remaining
     return rows
 

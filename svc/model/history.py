@@ -16,7 +16,8 @@ Recommendation" (WWW 2021). Ludewig and Jannach, "Evaluation of Session-based Re
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -99,6 +100,9 @@ class History(Stored):
     With `recency_beside`, the cold-start part of the model weighs the items by a recency of its own.
 
     `weight_scale` is the scale of `weights` (see `svc.model.weight_scale`), or None if they are as in the table.
+
+    `others` are pairs of further weights of the same items and their scale, for parts of the model that learned from
+    these. The cold-start part reads those of `weighing_beside` (see `at_weighing`).
     """
 
     ALWAYS_STORED: ClassVar[frozenset[str]] = frozenset({"weights"})
@@ -113,6 +117,8 @@ class History(Stored):
     ties: NDArray[np.bool_] | None = None
     is_seen: NDArray[np.bool_] | None = None
     weight_scale: tuple[str, float] | None = None
+    others: tuple[tuple[NDArray[np.float32] | None, tuple[str, float] | None], ...] = ()
+    weighing_beside: int = 0
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -121,6 +127,14 @@ class History(Stored):
     def is_ordered(self) -> bool:
         """Return whether the items of a row stand oldest first."""
         return self.recency > 0 or self.keeps_order
+
+    def at_weighing(self, weighing: int) -> History:
+        """Return the histories with the weights of number `weighing`: 0 for `weights`, 1 for the first of `others`."""
+        return self._others[weighing - 1] if weighing else self
+
+    @cached_property
+    def _others(self) -> list[History]:
+        return [replace(self, weights=weights, weight_scale=scale, others=()) for weights, scale in self.others]
 
     def items(self, user: int) -> NDArray[np.int32]:
         """Return the item columns of a user, (h,), as a view."""

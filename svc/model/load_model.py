@@ -26,6 +26,7 @@ from svc.errors import (
 )
 from svc.model.codec import decode
 from svc.model.features import FEATURE_VERSION, SideEncoder
+from svc.model.history import History
 from svc.model.ids import IdTable
 from svc.model.model import Model
 from svc.model.ranking.query import Query, Ranking
@@ -183,10 +184,7 @@ def check_sizes(model: Model) -> None:
     if (n_users, n_items) != (len(history), scorer.n_items):
         parts = f"{len(history)} histories and {scorer.n_items} scored items"
         raise PayloadInvalid(f"payload: {n_users} users and {n_items} items do not match {parts}")
-    if history.is_seen is not None and len(history.is_seen) != len(history.columns):
-        raise PayloadInvalid(f"payload: {len(history.columns)} items of histories do not match {len(history.is_seen)}")
-    if history.recency_beside and cold is None:
-        raise PayloadInvalid("payload: the order of the histories does not match the recency of the second part")
+    _check_histories(history, scorer, cold)
     part = scorer.popularity if isinstance(scorer, BlendScorer) else None
     for of_items in (model.popularity, None if part is None else part.addends):
         if of_items is not None and of_items.shape != (n_items,):
@@ -197,6 +195,17 @@ def check_sizes(model: Model) -> None:
         raise PayloadInvalid(f"payload: {shape}, but {n_users} users need {(2, n_users)}")
     if cold is not None and cold.n_items != n_items:
         raise PayloadInvalid(f"payload: {n_items} items do not match {cold.n_items} of the second part")
+
+
+def _check_histories(history: History, scorer: Scorer, cold: Scorer | None) -> None:
+    for values in (history.is_seen, *(weights for weights, _ in history.others)):
+        if values is not None and len(values) != len(history.columns):
+            raise PayloadInvalid(f"payload: {len(history.columns)} items of histories do not match {len(values)}")
+    if (history.recency_beside or history.weighing_beside) and cold is None:
+        raise PayloadInvalid("payload: the histories do not match the second part, which weighs them by its own")
+    weighings = scorer.weighings if isinstance(scorer, BlendScorer) else ()
+    if max(history.weighing_beside, *weighings, 0) > len(history.others):
+        raise PayloadInvalid("payload: the histories lack the weights that a part reads")
 
 
 def check_features(model: Model, header: Mapping[str, Any]) -> None:

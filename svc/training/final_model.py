@@ -18,13 +18,14 @@ from svc.model.recommenders.blend import BlendScorer
 from svc.model.recommenders.factors import ColdStartScorer, IALSScorer
 from svc.recipe.algorithms import FACTORS, FEATURE_AWARE, TOP_POP
 from svc.training.data.interactions import HiddenOfOthers
-from svc.training.data.weights import WEIGHT_SCALE, weight_scale
+from svc.training.data.weights import HALF_LIFE
 from svc.training.fitting.export import (
     Columns,
     assemble,
     fold_in_users,
     most_chosen_first,
     reorder_items,
+    weigh,
 )
 from svc.training.fitting.train import train_trial
 from svc.training.fitting.trial import FEATURES_AND_SEEDS, TrialRecord
@@ -68,16 +69,23 @@ def train_final(task: Task, result: SearchResult, learned: Learned | None = None
     logs.emit(events.TRAINING_FINAL_MODEL, recommender=best.algorithm)
     start = None if result.reused is None else result.reused.start
     sampled = task.data.sample is not None
-    matrix = task.matrix(best.params, all_users=sampled)
-    columns = most_chosen_first(matrix)
+    raw = task.matrix({}, all_users=sampled)
+    columns = most_chosen_first(raw)
     scorer = _train(task, best, columns, start)
-    matrix = reorder_items(matrix, columns)
     aware = _feature_aware(task, result)
     cold_trial = None if aware is best or aware in best.parts else aware
+    readings = best.readings_with(cold_trial)
+    times = (
+        (interactions if sampled else task.data.trained).latest()
+        if any(HALF_LIFE in reading for reading in readings)
+        else None
+    )
+    weighed = [(reorder_items(own, columns), scale) for own, scale in weigh(raw, times, readings)]
+    (matrix, scale), *other_weights = weighed
     in_order = best.recency or (learned is not None and learned.ranker.record.ordered)
     in_order = in_order or (cold_trial is not None and cold_trial.recency)
     positions = reorder_items(task.positions(all_users=sampled), columns) if in_order else None
-    fold_in_users(best, scorer, matrix, positions, features=task.features.get("user"))
+    fold_in_users(best, scorer, weighed, positions, features=task.features.get("user"))
     logs.emit(events.FINAL_MODEL_TRAINED, recommender=best.algorithm)
     cold, parts = None, []
     if best.parts:
@@ -119,7 +127,9 @@ def train_final(task: Task, result: SearchResult, learned: Learned | None = None
         popularity=None if interactions.popularity is None else interactions.popularity[columns],
         ranker=None if learned is None else _ranker(task, learned, matrix, columns),
         seen=None if seen is None else reorder_items(seen, columns),
-        scale=weight_scale(task.matrix({}, all_users=sampled), best.params) if WEIGHT_SCALE in best.params else None,
+        scale=scale,
+        others=other_weights,
+        weighing_beside=0 if cold_trial is None else readings.index(cold_trial.of_history),
     )
     if task.loaded.recipe.serving.users:
         model.measure_users()
@@ -168,8 +178,7 @@ def blend_parts(blend: TrialRecord, scorer: Scorer) -> list[dict[str, Any]]:
 
 def _train(task: Task, trial: TrialRecord, columns: Columns, start: WarmStart | None = None) -> Scorer:
     times = task.data.trained.latest() if task.loaded.recipe.trains_on_times else None
-    matrix = task.matrix(trial.params)
-    return train_trial(task.builder, trial, matrix, task.features, times, start=start, columns=columns)
+    return train_trial(task.builder, trial, task.matrix({}), task.features, times, start=start, columns=columns)
 
 
 def _feature_aware(task: Task, result: SearchResult) -> TrialRecord | None:

@@ -87,7 +87,7 @@ def served_model(trial: TrialRecord, rows: list[Event], parts: SplitMatrices, wh
     hidden = data.hidden_matrix()
     positions = positions_of(ages) if trial.recency else None
     scorer = train_trial(BUILDER, trial, matrix, {}, ages)
-    fold_in_users(trial, scorer, matrix, positions, features=None)
+    fold_in_users(trial, scorer, [(matrix, None)], positions, features=None)
     seen = data.seen_matrix()
     return assemble(
         scorer,

@@ -7,11 +7,15 @@ whether the model's histories are ordered, and on recency (see `svc.model.histor
   repeated items.
 - If they are ordered, the history of a request keeps its order until `profile_of` or `joined_profile` weighs it by
   recency, alone or after the history of a training user.
-- For a cold-start part with a recency of its own, the profile also has the weights before recency and the positions.
+- For a cold-start part with a recency or weights of its own, the profile also has its weights before recency and the
+  positions.
+- If parts of the model read other weights than the model (see `History.at_weighing`), the profile has these too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -25,9 +29,11 @@ from svc.model.ranking.new_items import NewItems
 from svc.model.ranking.rerank import Rules
 from svc.names import Order
 
+OtherWeights = tuple[NDArray[np.float64] | None, ...]
 Unweighed = tuple[NDArray[np.float64] | None, NDArray[np.intp]]
 """Values of seeds (None: all are 1) and positions of seeds, before they are weighed by recency."""
 NO_ITEMS: NDArray[np.int32] = np.empty(0, dtype=np.int32)
+NO_POSITIONS: NDArray[np.intp] = np.empty(0, dtype=np.intp)
 
 
 class NewCandidates(NamedTuple):
@@ -65,7 +71,8 @@ class Query(NamedTuple):
     | `seeds`, `seed_features` | item columns, (s,) int32, and features of unseen items: the history of an unseen user |
     | `user_features` | an encoded vector, (user dim,) float64: a cold start, or a prior beside seeds |
     | `seed_weights` | values of `seeds`, (s,) float64; None: all are 1 |
-    | `seeds_beside` | values and positions of `seeds`, if the cold-start part has its own recency (`at_recency`) |
+    | `other_weights` | values of `seeds` for parts that read other weights (`at_weighing`); empty: none do |
+    | `seeds_beside` | values and positions of `seeds`, if the cold-start part weighs by its own (`at_recency`) |
     | `exclude` | item columns that must not be recommended, (e,) int32 |
     | `not_seen` | the columns of `seeds` that may be recommended, because no event of them hides the item, (n,) int32 |
     | `include_seen` | whether the seeds and the history of `user` may be recommended |
@@ -91,6 +98,7 @@ class Query(NamedTuple):
     exclude: NDArray[np.int32] = NO_ITEMS
     include_seen: bool = False
     seed_weights: NDArray[np.float64] | None = None
+    other_weights: OtherWeights = ()
     allowed: ItemSet | None = None
     popular: bool = False
     of_trained_user: bool = False
@@ -128,27 +136,41 @@ class Query(NamedTuple):
     def at_recency(self, recency: float) -> Query:
         """Return the query with its seeds weighed by `recency`, the recency of the cold-start part.
 
-        Return the query unchanged if this part has the recency of the model.
+        Return the query unchanged if this part weighs histories like the model.
         """
         if self.seeds_beside is None:
             return self
         return self._replace(seed_weights=decay_weights(*self.seeds_beside, recency), seeds_beside=None)
 
+    def at_weighing(self, weighing: int) -> Query:
+        """Return the query with the weights of its seeds for a part that reads `History.at_weighing(weighing)`."""
+        if not weighing or not self.other_weights:
+            return self
+        query = self._replace(seed_weights=self.other_weights[weighing - 1], other_weights=())
+        if self.trained is None:
+            return query
+        profile = self.trained.profile
+        return query._replace(
+            trained=self.trained._replace(profile=profile._replace(weights=profile.others[weighing - 1]))
+        )
+
     def of_profile(self, profile: Seeds) -> Query:
         """Return the query with `profile` as its seeds."""
-        columns, weights, beside = profile
-        return self._replace(seeds=columns, seed_weights=weights, seeds_beside=beside)
+        columns, weights, beside, others = profile
+        return self._replace(seeds=columns, seed_weights=weights, seeds_beside=beside, other_weights=others)
 
 
 class Seeds(NamedTuple):
     """The profile of a history: distinct item columns, (s,), and their weights, (s,). None: all are 1.
 
-    `beside` is set if the cold-start part weighs the items by a recency of its own.
+    `beside` is set if the cold-start part weighs the items by its own recency or weights. `others` has the weights for
+    each of `History.others`.
     """
 
     columns: NDArray[np.int32]
     weights: NDArray[np.float64] | None
     beside: Unweighed | None = None
+    others: OtherWeights = ()
 
 
 class Trained(NamedTuple):
@@ -193,11 +215,13 @@ class Given(NamedTuple):
     """The history of a request: columns of its known items, their weights (None: all 1), and its unknown ids.
 
     Columns are distinct and ascending. If the model's histories are ordered, columns stand oldest first and may repeat.
+    `others` has the weights on the scale of each of `History.others`.
     """
 
     columns: NDArray[np.int32]
     weights: NDArray[np.float64] | None
     unknown: tuple[str, ...]
+    others: OtherWeights = ()
 
 
 NOTHING_GIVEN = Given(NO_ITEMS, None, ())
@@ -256,34 +280,64 @@ def settle_history(given: Given, history: History) -> Given:
     if history.is_ordered and len(given.columns):
         return given
     columns, weights = added_up(given.columns, given.weights)
-    return given._replace(columns=columns, weights=weights)
+    others = tuple(added_up(given.columns, own)[1] for own in given.others)
+    return given._replace(columns=columns, weights=weights, others=others)
 
 
 def profile_of(given: Given, history: History) -> Seeds:
     """Return the profile of a request's history alone. `given` comes from `settle_history`."""
-    if not history.is_ordered or not len(given.columns):
-        return Seeds(given.columns, given.weights)
-    return _in_order(given.columns, given.weights, np.arange(len(given.columns)), history)
+    columns, weights = given.columns, (given.weights, *given.others)
+    if not len(columns):
+        return Seeds(columns, given.weights)
+    if not history.is_ordered:
+        return _seeds(columns, weights, history)
+    return _in_order(columns, weights, np.arange(len(columns)), history)
 
 
 def joined_profile(history: History, user: int, given: Given) -> Seeds:
     """Return the profile of a training user's history, followed by a request's history. `given` as in `profile_of`."""
-    own_columns, values = history.items(user), history.values(user)
-    weights = None
-    if values is not None or given.weights is not None:
-        own_values = np.ones(len(own_columns)) if values is None else values.astype(np.float64)
-        more = np.ones(len(given.columns)) if given.weights is None else given.weights
-        weights = np.concatenate([own_values, more])
+    own_columns = history.items(user)
+    values = [history.at_weighing(weighing).values(user) for weighing in range(1 + len(history.others))]
+    weights = [
+        _joined(own, len(own_columns), more, len(given.columns))
+        for own, more in zip_longest(values, (given.weights, *given.others))
+    ]
     columns = np.concatenate([own_columns, given.columns])
     if not history.is_ordered:
-        return Seeds(*added_up(columns, weights))
+        settled = settle_history(Given(columns, weights[0], (), tuple(weights[1:])), history)
+        return _seeds(settled.columns, (settled.weights, *settled.others), history)
     times = np.concatenate([history.times(user), len(own_columns) + 1 + np.arange(len(given.columns))])
     return _in_order(columns, weights, times, history)
 
 
+def _joined(
+    values: NDArray[np.float32] | None, n_values: int, more: NDArray[np.float64] | None, n_more: int
+) -> NDArray[np.float64] | None:
+    if values is None and more is None:
+        return None
+    own = np.ones(n_values) if values is None else values.astype(np.float64)
+    return np.concatenate([own, np.ones(n_more) if more is None else more])
+
+
 def _in_order(
-    columns: NDArray[np.int32], weights: NDArray[np.float64] | None, times: NDArray[np.intp], history: History
+    columns: NDArray[np.int32],
+    weights: Sequence[NDArray[np.float64] | None],
+    times: NDArray[np.intp],
+    history: History,
 ) -> Seeds:
-    by_time = order_history(columns, weights, times)
-    beside = (by_time.weights, by_time.positions) if history.recency_beside else None
-    return Seeds(by_time.columns, decay_weights(by_time.weights, by_time.positions, history.recency), beside=beside)
+    ordered = [order_history(columns, own, times) for own in weights]
+    return _seeds(ordered[0].columns, [own.weights for own in ordered], history, ordered[0].positions)
+
+
+def _seeds(
+    columns: NDArray[np.int32],
+    weights: Sequence[NDArray[np.float64] | None],
+    history: History,
+    positions: NDArray[np.intp] = NO_POSITIONS,
+) -> Seeds:
+    """Return the profile of distinct `columns`, with the `weights` of each weighing decayed by the `positions`."""
+    own, *others = (decay_weights(own_weights, positions, history.recency) for own_weights in weights)
+    beside = None
+    if history.recency_beside or history.weighing_beside:
+        beside = weights[history.weighing_beside], positions
+    return Seeds(columns, own, beside, tuple(others))

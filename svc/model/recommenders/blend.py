@@ -35,7 +35,8 @@ class BlendScorer(Scorer):
 
     The parts are at most one factor model, any number of item-weight models (`sums`), and popularity. `weights` holds
     a weight for the factor part, if the blend has one, then for each item-weight part. The addends of `popularity`
-    include its weight and deviation.
+    include its weight and deviation. `weighings` says for each of `weights` which weights of histories the part reads
+    (see `History.at_weighing`). Empty: all read those of the model.
 
     The deviation is the standard deviation of a part's scores for a user over all items. `deviations`, (parts, n_users)
     float64, has the deviations for training users, in the order of `weights`. For another user they are computed from
@@ -52,6 +53,7 @@ class BlendScorer(Scorer):
     weights: tuple[float, ...]
     deviations: Values
     popularity: PopularPart | None = None
+    weighings: tuple[int, ...] = ()
     _popular: Values | None = field(init=False)
     _covariance: Values = field(init=False)
 
@@ -64,12 +66,13 @@ class BlendScorer(Scorer):
         history: History | None,
         *,
         popularity: PopularPart | None = None,
+        weighings: Sequence[int] = (),
     ) -> BlendScorer:
         """Return a ready blend with deviations for the users of the training `history`.
 
         If `history` is None, the deviations are empty, and `measure` must be called before ranking for training users.
         """
-        scorer = cls(factors, tuple(sums), tuple(weights), np.empty((len(weights), 0)), popularity)
+        scorer = cls(factors, tuple(sums), tuple(weights), np.empty((len(weights), 0)), popularity, tuple(weighings))
         scorer.ready()
         if history is not None:
             scorer.measure(history)
@@ -85,6 +88,14 @@ class BlendScorer(Scorer):
         with one_blas_thread():
             for user in range(len(history)) if rows is None else rows.tolist():
                 self.deviations[:, user] = self._deviations_of(Query(limit=1, user=user), history)
+
+    def weighing(self, number: int) -> int:
+        """Return the number of the weights of histories that the part at `number` in `weights` reads."""
+        return self.weighings[number] if self.weighings else 0
+
+    def _weighings_of_sums(self) -> list[int]:
+        n_parts = len(self.weights)
+        return [self.weighing(number) for number in range(n_parts - len(self.sums), n_parts)]
 
     @property
     def n_items(self) -> int:
@@ -112,7 +123,7 @@ class BlendScorer(Scorer):
         def rank(is_described: bool, some: Sequence[Query]) -> list[Ranking]:
             # One call for all queries: a batch of 64 takes 0.59 instead of 3.8 ms a query with 680 components.
             if is_described:
-                return factors.rank(some, history)
+                return factors.rank([query.at_weighing(self.weighing(0)) for query in some], history)
             return self._rank(some, history)
 
         return rank_in_groups(queries, lambda query: query.is_described, rank)
@@ -127,14 +138,15 @@ class BlendScorer(Scorer):
         so removing the strongest reason may even raise a score.
         """
         if self.factors is not None and query.is_described:
-            return self.factors.contributions(query, history, items)
+            return self.factors.contributions(query.at_weighing(self.weighing(0)), history, items)
         rows, _ = profile(query, history)
         addends = np.zeros((len(items), len(rows)))
         deviations = self._deviations_of(query, history) if query.user < 0 else self.deviations[:, query.user].tolist()
         parts: list[FactorPart | SumPart] = [*(() if self.factors is None else (self.factors,)), *self.sums]
-        for part, weight, deviation in zip(parts, self.weights, deviations, strict=True):
+        for number, (part, weight, deviation) in enumerate(zip(parts, self.weights, deviations, strict=True)):
             if deviation > 0:
-                own = part.contributions(query, history, items)
+                weighing = self.weighing(number)
+                own = part.contributions(query.at_weighing(weighing), history.at_weighing(weighing), items)
                 n_own = len(own.columns)  # iALS has no addends for dislikes, which come last
                 addends[:, :n_own] += own.of_columns * (weight / deviation)
         of_history = Contributions(rows, addends, n_disliked=len(query.dislikes))
@@ -151,15 +163,19 @@ class BlendScorer(Scorer):
             if isinstance(part, NeighbourScorer):
                 part.find_columns()
         of_factors = None if self.factors is None else self.factors.scores_of_users(history)
-        return partial(self._scores_of_column, of_factors, HistoryBlocks.of(history, self.n_items))
+        weighings = self._weighings_of_sums()
+        blocks_of = {
+            weighing: HistoryBlocks.of(history.at_weighing(weighing), self.n_items) for weighing in {*weighings}
+        }
+        return partial(self._scores_of_column, of_factors, [blocks_of[weighing] for weighing in weighings])
 
     def _scores_of_column(
-        self, of_factors: Callable[[int], UserScores] | None, blocks: HistoryBlocks, column: int
+        self, of_factors: Callable[[int], UserScores] | None, histories: Sequence[HistoryBlocks], column: int
     ) -> UserScores:
         shares = self._shares()
         total = np.zeros(shares.shape[1])
         own_shares = shares[len(shares) - len(self.sums) :]
-        for share, part in zip(own_shares, self.sums, strict=True):
+        for share, part, blocks in zip(own_shares, self.sums, histories, strict=True):
             own_sums = blocks.sums(part.weights_towards(column))
             total += np.multiply(own_sums, share, out=own_sums)
         if self.popularity is not None:
@@ -235,12 +251,17 @@ class BlendScorer(Scorer):
         They are in the order of the factor index if the blend has a factor part, else in the order of columns.
         """
         positions = None if self.factors is None else self.factors.index.layout.positions
-        items, weights = profile(query, history)
-        return [part.totals(items, weights, positions) for part in self.sums]
+        weighings = self._weighings_of_sums()
+        profiles = {
+            weighing: profile(query.at_weighing(weighing), history.at_weighing(weighing)) for weighing in {*weighings}
+        }
+        return [
+            part.totals(*profiles[weighing], positions) for part, weighing in zip(self.sums, weighings, strict=True)
+        ]
 
     def _vector(self, query: Query) -> Values:
         assert self.factors is not None, "there are vectors only where there are factors"
-        vector: Values = self.factors.vectors([query])[0]
+        vector: Values = self.factors.vectors([query.at_weighing(self.weighing(0))])[0]
         return vector
 
     def _deviation_of(self, vector: Values) -> float:

@@ -196,8 +196,9 @@ class IALSScorer(FactorScorer):
 
     def _prior_of(self, trained: Trained) -> NDArray[np.float64]:
         """Return the prior of a training user, which the artifact lacks, from the user's vector and history."""
-        columns, weights, _ = trained.profile
-        return self.least_squares.prior_of(self.users[trained.user], self.index.vectors(columns), weights)
+        profile = trained.profile
+        seeds = self.index.vectors(profile.columns)
+        return self.least_squares.prior_of(self.users[trained.user], seeds, profile.weights)
 
     def _seed_vectors(self, queries: Sequence[Query]) -> Matrix:
         """Return the item vectors of the seeds of queries that all have S seeds, (B, S, K)."""

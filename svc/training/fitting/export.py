@@ -31,11 +31,14 @@ from svc.model.recommenders.popularity import PopularityScorer, PopularPart, by_
 from svc.model.weight_scale import Scale
 from svc.recipe.algorithms import TRANSITIONS
 from svc.training.data.user_sample import solve_users
-from svc.training.data.weights import in_order, weigh_rows
+from svc.training.data.weights import decay_matrix, in_order, weigh_rows, weight_scale
+from svc.training.fitting.algorithms.registry import Params
 from svc.training.fitting.trial import TrialRecord
 
 Columns = NDArray[np.int32] | slice
 """The column of the training matrix for each column of the model, or AS_TRAINED if they are the same."""
+Weighed = tuple[Any, Scale | None]
+"""Interactions, (users, items), with the weights that a part of a model reads, and the scale of these."""
 AS_TRAINED: Final[slice] = slice(None)
 
 
@@ -105,6 +108,22 @@ def to_history(
     )
 
 
+def weigh(matrix: Any, times: Any, readings: Sequence[Params]) -> list[Weighed]:
+    """Return the interactions `matrix`, (users, items), as each of `readings` (see `TrialRecord`) weighs them."""
+    return [(decay_matrix(matrix, times, params), weight_scale(matrix, params)) for params in readings]
+
+
+def to_histories(weighed: Sequence[Weighed], **given: Any) -> History:
+    """Return the histories of the first of `weighed`, with the weights of the others as `History.others`.
+
+    `given` are the other arguments of `to_history`.
+    """
+    first, *others = (to_history(matrix, **given) for matrix, _ in weighed)
+    scale, *scales = (scale for _, scale in weighed)
+    weights = (history.weights for history in others)
+    return replace(first, weight_scale=scale, others=tuple(zip(weights, scales, strict=True)))
+
+
 def has_entries(marked: Any, matrix: Any) -> NDArray[np.bool_]:
     """Return whether `marked` has an entry at the place of each entry of `matrix`, (nnz,). Both are CSR."""
     n_items = matrix.shape[1]
@@ -161,23 +180,25 @@ def build_blend(parts: Sequence[Scorer], trial: TrialRecord) -> BlendScorer:
     The factor model comes first. The blend cannot rank for training users before `fold_in_users` has solved for their
     vectors and measured the deviation of each part's scores.
     """
-    weighted = list(zip(parts, trial.params["weights"].values(), strict=True))
-    factors = [(part, weight) for part, weight in weighted if isinstance(part, IALSScorer | SVDScorer)]
-    sums = [(part, weight) for part, weight in weighted if isinstance(part, NeighbourScorer | DenseWeightsScorer)]
-    popular = [PopularPart.of(part, weight) for part, weight in weighted if isinstance(part, PopularityScorer)]
+    weighted = list(zip(parts, trial.params["weights"].values(), trial.parts, strict=True))
+    factors = [each for each in weighted if isinstance(each[0], IALSScorer | SVDScorer)]
+    sums = [each for each in weighted if isinstance(each[0], NeighbourScorer | DenseWeightsScorer)]
+    popular = [PopularPart.of(part, weight) for part, weight, _ in weighted if isinstance(part, PopularityScorer)]
+    weighings = [trial.weighing_of(own) for _, _, own in factors + sums]
     return BlendScorer.of(
-        factors[0][0] if factors else None,
-        [part for part, _ in sums],
-        [weight for _, weight in factors + sums],
+        factors[0][0] if factors else None,  # type: ignore[arg-type]
+        [part for part, _, _ in sums],  # type: ignore[misc]
+        [weight for _, weight, _ in factors + sums],
         None,
         popularity=popular[0] if popular else None,
+        weighings=weighings if any(weighings) else (),
     )
 
 
 def fold_in_users(
     trial: TrialRecord,
     scorer: Scorer,
-    matrix: sparse.csr_matrix,
+    weighed: Sequence[Weighed],
     positions: sparse.csr_matrix | None,
     *,
     features: sparse.csr_matrix | None,
@@ -185,8 +206,8 @@ def fold_in_users(
 ) -> None:
     """Set the vectors of all users in the scorer of `trial`, or only of `rows`, by solving for them exactly.
 
-    - `matrix`, (users, items), has the histories. `positions` has the position of each entry in its history. If it is
-      given, histories are weighted by recency.
+    - `weighed` are the histories as each of `trial.readings` weighs them, (users, items).
+    - `positions` has the position of each entry in its history. If it is given, histories are weighted by recency.
     - `features`, (users, F), are the encoded features of the users.
 
     A scorer without user vectors stays as it is. For a blend, also measure the deviation of each part's scores for each
@@ -194,11 +215,13 @@ def fold_in_users(
 
     Raise TrainingError if vectors cannot be solved for (see `solve_users`).
     """
-    recency = trial.recency
-    histories = weigh_rows(matrix, positions, recency) if recency and positions is not None else matrix
-    solve_users(scorer.factors if isinstance(scorer, BlendScorer) else scorer, histories, features, rows)
-    if isinstance(scorer, BlendScorer):
-        scorer.measure(to_history(matrix, positions=positions, recency=recency), rows)
+    recency, blend = trial.recency, scorer if isinstance(scorer, BlendScorer) else None
+    histories, _ = weighed[0 if blend is None else blend.weighing(0)]
+    if recency and positions is not None:
+        histories = weigh_rows(histories, positions, recency)
+    solve_users(scorer if blend is None else blend.factors, histories, features, rows)
+    if blend is not None:
+        blend.measure(to_histories(weighed, positions=positions, recency=recency), rows)
 
 
 def finite_float32(values: Any, name: str) -> NDArray[np.float32]:
@@ -317,6 +340,8 @@ def assemble(
     ranker: PageRanker | None = None,
     seen: Any = None,
     scale: Scale | None = None,
+    others: Sequence[Weighed] = (),
+    weighing_beside: int = 0,
 ) -> Model:
     """Return the model of a `scorer`, ready to answer and to be encoded.
 
@@ -338,19 +363,19 @@ def assemble(
     - `ranker` reorders the best items.
     - `seen`, (n_users, n_items), has an entry for each item that is left out of the user's answers. None: those of `X`.
     - `scale` is the scale of the values of `X`, to which the weights of requests are brought. None: they have none.
+    - `others` are `X` with the weights that other parts read, which `cold` does if `weighing_beside` is not 0.
     """
     reader = cold or scorer
     reads_features = reader.feature_dim("user") or reader.feature_dim("item")
     hides_new = hidden_new is not None and reader.feature_dim("item")
     if hidden_of_others is not None and not hides_new:
         hidden_of_others = hidden_of_others[:, : len(item_ids)]
-    is_beside = cold_recency not in (None, recency)
+    is_beside = cold_recency not in (None, recency) or weighing_beside > 0
+    history = to_histories([(X, scale), *others], positions=positions, recency=recency, beside=is_beside, seen=seen)
     model = Model(
         user_ids=IdTable.from_ids(user_ids),
         item_ids=IdTable.from_ids(item_ids),
-        history=replace(
-            to_history(X, positions=positions, recency=recency, beside=is_beside, seen=seen), weight_scale=scale
-        ),
+        history=replace(history, weighing_beside=weighing_beside),
         scorer=scorer,
         features=features if reads_features else None,
         cold=cold,

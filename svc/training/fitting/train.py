@@ -102,7 +102,7 @@ def train_trial(
 ) -> Scorer:
     """Return the scorer of a trial, trained on `matrix` for the trial's best number of epochs.
 
-    - The caller has already applied the scale and the half-life of the trial to `matrix`.
+    - `matrix`, (users, items), has the weights of the table. Each part is trained on its own scale and half-life.
     - With `start`, iALS starts from the vectors of the live model and trains half as many epochs.
     - The items of the scorer are in the order of `columns`.
 
@@ -117,7 +117,7 @@ def train_trial(
             train_trial(builder, part, matrix, features, times, start=start, columns=columns) for part in trial.parts
         ]
         return build_blend(parts, trial)
-    recommender = builder.build(name, matrix, trial.params, features, times)
+    recommender = builder.build(name, decay_matrix(matrix, times, trial.params), trial.params, features, times)
     try:
         own_start = start if name == LEAST_SQUARES else None
         run_in_thread(lambda: train_epochs(recommender, trial.epochs, own_start))

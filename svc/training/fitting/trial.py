@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from svc.recipe.algorithms import TOP_POP
+from svc.training.data.weights import HALF_LIFE, WEIGHT_SCALE
 from svc.training.fitting.algorithms.registry import Params
 
 FEATURES_AND_SEEDS = "features and seeds"
@@ -41,6 +43,27 @@ class TrialRecord:
     def final_params(self) -> Params:
         """Return the parameters, with the best number of epochs as `train_epochs` if the algorithm has epochs."""
         return dict(self.params) if self.epochs is None else {**self.params, "train_epochs": self.epochs}
+
+    @property
+    def of_history(self) -> Params:
+        """Return the parameters that affect the values of histories: its half-life and its scale."""
+        return {name: self.params[name] for name in (HALF_LIFE, WEIGHT_SCALE) if name in self.params}
+
+    @property
+    def readings(self) -> list[Params]:
+        """Return the distinct `of_history` of its parts that read histories, in their order, or its own alone."""
+        return self.readings_with(None)
+
+    def readings_with(self, cold: TrialRecord | None) -> list[Params]:
+        """Return `readings`, followed by that of the cold-start part if it is another."""
+        parts = [part for part in self.parts if part.algorithm != TOP_POP] or [self]
+        trials = parts if cold is None else [*parts, cold]
+        return list({str(trial.of_history): trial.of_history for trial in trials}.values())
+
+    def weighing_of(self, part: TrialRecord) -> int:
+        """Return the position in `readings` of that of one of its parts, 0 for popularity, which has none."""
+        readings = self.readings
+        return readings.index(part.of_history) if part.of_history in readings else 0
 
     @property
     def is_complete(self) -> bool:

@@ -33,6 +33,7 @@ from svc.model.recommenders.factor_index import FactorIndex
 from svc.model.recommenders.factors import IALSScorer
 from svc.recipe.algorithms import FEATURE_AWARE
 from svc.training.data.features import FittedSide, SideName
+from svc.training.data.weights import HALF_LIFE
 from svc.training.fitting.train import train_trial
 from svc.training.fitting.trial import TrialRecord
 from svc.training.judging.evaluator import Evaluator, Ranker, Rankings, Rows
@@ -69,7 +70,7 @@ def evaluate_cold_start(task: Task, trial: TrialRecord, result: SearchResult) ->
     skipped if the measurement would take too much work compared with the search, if no held-out user or item has an
     interaction, or if the feature weights of a fold cannot be solved for.
     """
-    matrix = task.matrix(trial.params)
+    matrix = task.matrix({})
     sides: dict[str, Any] = {}
     for count, side in enumerate(task.features, start=1):
         if is_too_much(count * training_work(trial, matrix), search_work(result, matrix)):
@@ -128,16 +129,17 @@ def _evaluate_side(side: SideName, task: Task, winner: TrialRecord, matrix: spar
     - `intervals` are those of the recipe's metric for these three, and for the lead of the model over popularity.
     """
     axis = 0 if side == "user" else 1
-    training, chosen_by = task.loaded.recipe.training, task.matrix({})  # without decay: a choice counts at any age
+    training = task.loaded.recipe.training
+    times = task.data.trained.latest() if HALF_LIFE in winner.params else None
 
     def measure(number: int, held: NDArray[np.int64]) -> tuple[Evaluator, Measured] | None:
-        truth = (chosen_by[held] if side == "user" else chosen_by[:, held]).tocsr()
+        truth = (matrix[held] if side == "user" else matrix[:, held]).tocsr()
         if not truth.nnz:
             return None
         cutoff = min(training.cutoff, truth.shape[1])
         evaluator = Evaluator(truth, offset=0, cutoff=cutoff, weighted=training.weighted_metric)
         rng = np.random.default_rng([training.split.seed + number, 11])
-        return evaluator, _measure(side, task, winner, matrix, held=held, evaluator=evaluator, rng=rng)
+        return evaluator, _measure(side, task, winner, matrix, times, held=held, evaluator=evaluator, rng=rng)
 
     held_out = draws(matrix.shape[axis], training.split.seed, axis)
     counts, folds = measure_folds(held_out, measure, nothing="the held-out ids have no interactions")
@@ -181,6 +183,7 @@ def _measure(
     task: Task,
     winner: TrialRecord,
     matrix: sparse.csr_matrix,
+    times: sparse.csr_matrix | None,
     *,
     held: NDArray[np.int64],
     evaluator: Evaluator,
@@ -188,11 +191,14 @@ def _measure(
 ) -> Measured:
     """Return the METRICS of the model, of popularity and of a random order, for one fold of `held` users or items."""
     keep = np.setdiff1d(np.arange(matrix.shape[0 if side == "user" else 1]), held)
-    train = (matrix[keep] if side == "user" else matrix[:, keep]).tocsr()
+    train, own_times = (
+        None if whole is None else (whole[keep] if side == "user" else whole[:, keep]).tocsr()
+        for whole in (matrix, times)
+    )
     features = {
         name: matrix_of_side[keep] if name == side else matrix_of_side for name, matrix_of_side in task.features.items()
     }
-    trained = train_trial(task.builder, winner, train, features)
+    trained = train_trial(task.builder, winner, train, features, own_times)
     counts = popularity_of_unseen(side, train, task.data.sides[side], keep, held)
     order = np.lexsort((rng.random(len(counts)), -counts))
     rankers: dict[str, Ranker] = {

@@ -32,7 +32,7 @@ from svc.model.recommenders.factors import ColdStartScorer, IALSScorer
 from svc.recipe import serving_schema
 from svc.recipe.algorithms import FEATURE_AWARE
 from svc.training.fitting.algorithms.registry import ALGORITHMS
-from svc.training.fitting.export import assemble, fold_in_users
+from svc.training.fitting.export import assemble, fold_in_users, weigh
 from svc.training.fitting.train import train_trial
 from svc.training.fitting.trial import TrialRecord
 from svc.training.judging.coldstart import (
@@ -161,17 +161,19 @@ def _fold(
     kept = np.setdiff1d(np.arange(holdout.train.shape[1]), held)
     features = {**holdout.features, "item": holdout.features["item"][kept]}
     times = None if holdout.times is None else holdout.times[:, kept]
+    matrix = holdout.train[:, kept]
 
     def trained(trial: TrialRecord) -> Scorer:
-        return train_trial(task.builder, trial, holdout.decay_matrix(trial.params)[:, kept], features, times)
+        return train_trial(task.builder, trial, matrix, features, times)
 
-    matrix = holdout.decay_matrix(best.params)[:, kept]
+    readings = best.readings_with(aware)
+    (X, scale), *others = weighed = weigh(matrix, times, readings)  # noqa: N806
     positions = None
     if best.recency or aware.recency:
         assert holdout.order is not None, "a trial has a recency only where order plays a part"
         positions = holdout.order.positions[:, kept]
     scorer = trained(best)
-    fold_in_users(best, scorer, matrix, positions, features=features.get("user"))
+    fold_in_users(best, scorer, weighed, positions, features=features.get("user"))
     cold = None
     if len(_trained_trials(best, aware)) > 1:
         placing = trained(aware)
@@ -182,7 +184,7 @@ def _fold(
         scorer,
         user_ids=[str(row) for row in range(matrix.shape[0])],
         item_ids=[f"known {column}" for column in range(len(kept))],
-        X=matrix,
+        X=X,
         features=task.data.feature_state,
         cold=cold,
         cold_recency=None if cold is None else aware.recency,
@@ -193,6 +195,9 @@ def _fold(
         recency=best.recency,
         repeats=recipe.training.repeats,
         seen=None if holdout.seen_choices is None else holdout.seen_choices[:, kept],
+        scale=scale,
+        others=others,
+        weighing_beside=0 if cold is None else readings.index(aware.of_history),
     )
     embedder = FeatureEmbedder.of(model.cold or model.scorer, model.history, model.cold_recency)
     assert embedder is not None, "the trial that learned from features is part of the model"

@@ -23,7 +23,7 @@ from svc.training.data.judged_users import better_split, judge_enough, split_lin
 from svc.training.data.split import SplitMatrices, order_items, sparing_ratio, split
 from svc.training.data.weights import HALF_LIFE, decay_matrix, positions_of
 from svc.training.fitting.algorithms.registry import Params
-from svc.training.fitting.export import fold_in_users, to_history
+from svc.training.fitting.export import fold_in_users, to_histories, to_history, weigh
 from svc.training.fitting.train import Builder, Matrices, train_trial
 from svc.training.fitting.trial import TrialRecord
 from svc.training.judging.evaluator import Evaluator, Evaluators
@@ -77,15 +77,15 @@ class Holdout:
 
         `trained` is the trained scorer of `trial`. It is copied, because its user vectors are solved for again.
         """
-        matrix, recency = self.decay_matrix(trial.params), trial.recency
+        weighed, recency = weigh(self.train, self.times, trial.readings), trial.recency
         positions = None if recency == 0.0 or self.order is None else self.order.positions
-        rows = np.arange(self.evaluators.full.offset, matrix.shape[0])
+        rows = np.arange(self.evaluators.full.offset, self.train.shape[0])
         if judged is not None:
             rows = judged.offset + judged.evaluated_users
         scorer = _copy(trained)
         scorer.ready()
-        fold_in_users(trial, scorer, matrix, positions, features=self.features.get("user"), rows=rows)
-        history = to_history(matrix, positions=positions, recency=recency, seen=self.seen_choices)
+        fold_in_users(trial, scorer, weighed, positions, features=self.features.get("user"), rows=rows)
+        history = to_histories(weighed, positions=positions, recency=recency, seen=self.seen_choices)
         return self.serve_scorer(scorer, history)
 
     def serve_scorer(self, scorer: Scorer, history: History) -> ServedRanker:
@@ -151,8 +151,8 @@ class Task:
         weights cannot be solved for.
         """
         inputs = self.holdout
-        matrix = inputs.decay_matrix(trial.params)
-        return train_trial(self.builder, trial, matrix, inputs.features if features is None else features, inputs.times)
+        own = inputs.features if features is None else features
+        return train_trial(self.builder, trial, inputs.train, own, inputs.times)
 
     @property
     def features(self) -> dict[SideName, sparse.csr_matrix]:

@@ -29,8 +29,7 @@ from svc.errors import FeatureRidgeFailed
 from svc.model.ranking import item_sets
 from svc.model.recommenders.base import Scorer as ServedScorer
 from svc.recipe.algorithms import BLEND, BLENDED, FACTORS, TOP_POP
-from svc.training.data.weights import HALF_LIFE, NO_DECAY, POPULARITY_HALF_LIFE, WEIGHT_SCALE
-from svc.training.fitting.algorithms.registry import Params
+from svc.training.data.weights import HALF_LIFE, NO_DECAY, POPULARITY_HALF_LIFE
 from svc.training.fitting.export import build_blend
 from svc.training.fitting.train import train_trial
 from svc.training.fitting.trial import TrialRecord
@@ -75,18 +74,17 @@ def add_blend(task: SearchTask, result: SearchResult) -> SearchResult:
     if limit is not None and result.seconds >= limit:
         return _skip(result, "training.timeout_seconds is over")
     holdout = task.holdout
-    shared = _of_history(chosen[0])
-    train = holdout.decay_matrix(shared)
     try:
         trained = [
-            train_trial(task.builder, trial, train, holdout.features, holdout.times) for trial in (*chosen, *popular)
+            train_trial(task.builder, trial, holdout.train, holdout.features, holdout.times)
+            for trial in (*chosen, *popular)
         ]
     except FeatureRidgeFailed:
         return _skip(result, "a part cannot be trained a second time")
     parts = _BlendTrainer(task, [*chosen, *popular], trained)
     # The blend is no trial of the study, so it takes the next free number.
     number = 1 + max(trial.number for trial in result.trials)
-    record = parts.best(number, shared)
+    record = parts.best(number)
     blend = build_blend(parts.models_of(record), record)
     full, ranker = holdout.evaluators.full, holdout.ranker_of(blend, record)
     evaluation = full.evaluate(ranker)
@@ -136,11 +134,8 @@ class _BlendTrainer:
         ]
         self._popular = [self._objective.quick_scores(part, {})(0.0) for part in trained[len(self._histories) :]]
 
-    def best(self, number: int, shared: Params) -> TrialRecord:
-        """Return the blend that wins on the sample as a trial with this `number`, not yet scored on all users.
-
-        `shared` are the parameters that its parts have in common.
-        """
+    def best(self, number: int) -> TrialRecord:
+        """Return the blend that wins on the sample as a trial with this `number`, not yet scored on all users."""
         lowest = self._values[0]
         weights, by_user = self._best_weights(lowest)
         search = RecencySearch(self._values, lambda recency: self._ranker(recency, weights))
@@ -148,8 +143,8 @@ class _BlendTrainer:
         if recency != lowest:
             others, scores = self._best_weights(recency)
             if is_gain(scores, by_user):
-                return self._record(recency, others, number, shared)
-        return self._record(lowest, weights, number, shared)
+                return self._record(recency, others, number)
+        return self._record(lowest, weights, number)
 
     def models_of(self, trial: TrialRecord) -> list[ServedScorer]:
         """Return the trained models of the parts of `trial`, a blend, or the model of `trial` if it is one of `trials`.
@@ -176,10 +171,12 @@ class _BlendTrainer:
         """Return the scorers of all parts."""
         return [scores(recency) for scores in self._histories] + self._popular
 
-    def _record(self, recency: float, tenths: Weights, number: int, shared: Params) -> TrialRecord:
+    def _record(self, recency: float, tenths: Weights, number: int) -> TrialRecord:
         positions = _with_weight(tenths)
         parts = tuple(replace(self._trials[position], recency=recency) for position in positions)
         weights = {self._trials[position].algorithm: tenths[position] / _STEPS for position in positions}
+        readings = [part.of_history for part in parts]
+        shared = {name: value for name, value in readings[0].items() if all(own.get(name) == value for own in readings)}
         params = {"weights": weights, **shared}
         return TrialRecord(number, BLEND, params, "complete", None, {}, None, 0.0, parts, recency)
 
@@ -192,11 +189,6 @@ def _identity(trial: TrialRecord) -> tuple[int, str | None]:
     return trial.number, trial.params.get(POPULARITY_HALF_LIFE)
 
 
-def _of_history(trial: TrialRecord) -> Params:
-    """Return the parameters of a trial that affect the values of histories: its half-life and its scale."""
-    return {name: value for name, value in trial.params.items() if name in {HALF_LIFE, WEIGHT_SCALE}}
-
-
 def _with_weight(weights: Weights) -> list[int]:
     """Return the positions of the parts with a weight other than 0."""
     return [position for position, weight in enumerate(weights) if weight]
@@ -206,12 +198,12 @@ def candidates(result: SearchResult) -> list[TrialRecord]:
     """Return the best trial of each of at most MOST_PARTS algorithms, best first, as parts of a blend.
 
     At most one is a factor model, and at most MOST_PARTS − 1 are not. Trials that scored 0 are left out. All have the
-    half-life and the scale of the best trial, because a model stores one value for each interaction of a history.
+    half-life of the best trial, so that old interactions fade alike in all parts.
     """
     best: list[TrialRecord] = []
     for trial in by_score(result.completed):
         fits = trial.algorithm in BLENDED and trial.score and trial.algorithm not in [o.algorithm for o in best]
-        if not fits or (best and _of_history(trial) != _of_history(best[0])):
+        if not fits or (best and trial.params.get(HALF_LIFE) != best[0].params.get(HALF_LIFE)):
             continue
         has_factors = any(other.algorithm in FACTORS for other in best)
         # One place is reserved for a factor model, because it also relates items that no user has in common.
@@ -226,18 +218,16 @@ def candidates(result: SearchResult) -> list[TrialRecord]:
 def popularity(result: SearchResult, chosen: Sequence[TrialRecord], half_lives: Sequence[str]) -> list[TrialRecord]:
     """Return the best popularity trial with the half-life of the `chosen` parts, copied for each of `half_lives`.
 
-    In a copy, the half-life is the parameter POPULARITY_HALF_LIFE, and the scale is that of the parts, because
-    popularity is trained on their matrix. Return nothing if no such trial scored above 0.
+    In a copy, the half-life is the parameter POPULARITY_HALF_LIFE. Return nothing if no such trial scored above 0.
     """
     shared = {trial.params.get(HALF_LIFE) for trial in chosen}
-    of_history = _of_history(chosen[0]) if chosen else {}
     alike = (
         trial
         for trial in by_score(result.completed)
         if trial.algorithm == TOP_POP and trial.score and trial.params.get(HALF_LIFE) in shared
     )
     return [
-        replace(trial, params={**trial.params, **of_history, POPULARITY_HALF_LIFE: half_life})
+        replace(trial, params={**trial.params, POPULARITY_HALF_LIFE: half_life})
         for trial in islice(alike, 1)
         for half_life in half_lives
     ]

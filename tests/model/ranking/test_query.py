@@ -55,7 +55,7 @@ def test_a_request_history_follows_the_known_history() -> None:
 def test_an_empty_history_is_an_empty_profile(recency: float) -> None:
     """An empty history gives a profile without items and weights."""
     history = History(OFFSETS, COLUMNS, recency=recency)
-    columns, weights, beside = profile_of(settle_history(given([]), history), history)
+    columns, weights, beside, _ = profile_of(settle_history(given([]), history), history)
     assert (len(columns), weights, beside) == (0, None, None)
 
 

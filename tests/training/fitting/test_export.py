@@ -323,7 +323,7 @@ def of_blend(matrix: sps.csr_matrix) -> Model:
     weights = {"weights": dict(zip(names, (0.5, 0.2, 0.3), strict=True))}
     trial = TrialRecord(2, BLEND, weights, "complete", 0.2, {}, None, 1.0, parts)
     scorer = build_blend([to_scorer(trained(name, matrix), name) for name in names], trial)
-    fold_in_users(trial, scorer, matrix, None, features=None)
+    fold_in_users(trial, scorer, [(matrix, None)], None, features=None)
     return assemble(scorer, user_ids=ids("u", N_USERS), item_ids=ids("i", N_ITEMS), X=matrix, features=None)
 
 

@@ -83,7 +83,7 @@ def test_the_evaluated_rankings_are_the_served_answers(name: str, repeats: bool)
     assert holdout.order is not None
     positions = holdout.order.positions if judged.recency else None
     served = train_trial(BUILDER, judged, holdout.train, {}, holdout.times)
-    fold_in_users(judged, served, holdout.train, positions, features=None)
+    fold_in_users(judged, served, [(holdout.train, None)], positions, features=None)
     model = assemble(
         served,
         user_ids=[f"u{row}" for row in range(N_USERS)],
