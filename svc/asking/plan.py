@@ -366,6 +366,7 @@ def _draft(
         limit=limit + offset,
         seeds=profile.columns,
         seed_weights=profile.weights,
+        seed_values=profile.values,
         exclude=names.of_model(exclude_items),
         include_seen=include_seen,
         allowed=allowed,

@@ -156,7 +156,7 @@ def with_groups(  # noqa: PLR0917 - all of them are about one page
     Otherwise this group gets no contribution, and its addends of an item's place and of mean values are not explained.
     """
     (page,) = scorer.rank([query._replace(limit=min(REORDERED, scorer.n_items), unordered=False)], history)
-    table = ranker.contributions(history_of(query, history), page.items, page.scores)
+    table = ranker.contributions(*history_of(query, history), page.items, page.scores)
     with_features = {feature.group for feature in ranker.features} - (
         {"scores"} if contributions is not None else set()
     )

@@ -33,6 +33,7 @@ from svc.training.search.storage import StorageLocation, preflight
 
 if TYPE_CHECKING:
     from svc.recipe.schema import Promotion
+    from svc.training.fitting.trial import TrialRecord
     from svc.training.judging.measurements import WinnerMeasurements
     from svc.training.ranker.learn import Learned
 
@@ -260,7 +261,7 @@ class _Run:
         measured = measure_winner(task, result)
         curves = self.report.curves(task, result.best, measured.winner)
         result = replace(result, trained=None, evaluation=None)
-        learned = self._learn_order(task, measured)
+        learned = self._learn_order(task, measured, result.best)
         # Drop the winner's model before the final model is trained. On large data, a model needs several times the
         # memory of its matrix, so memory may be too small for both. With `promotion`, the comparison needs the winner.
         measured = replace(measured, winner=measured.winner if self._rules else None)
@@ -285,7 +286,7 @@ class _Run:
         )
         head = header(facts) | fresh_fields(self.loaded, self.settings, keys, facts.trained_at, self.inputs)
         # The comparison comes last, because another training may have replaced the live model in the meantime.
-        promotion = self._decide(task, measured, learned, facts.rank_ms, keys)
+        promotion = self._decide(task, measured, result.best, learned, rank_ms=facts.rank_ms, keys=keys)
         head |= {} if promotion is None else {"promotion": promotion}
         earlier = self.report.earlier(keys)
         self.progress.phase("writing the artifact")
@@ -309,7 +310,9 @@ class _Run:
         self,
         task: prepare.SearchTask,
         measured: WinnerMeasurements,
+        winner: TrialRecord,
         learned: Learned | None,
+        *,
         rank_ms: float,
         keys: signing.SigningKeys,
     ) -> dict[str, Any] | None:
@@ -320,11 +323,13 @@ class _Run:
 
         self.progress.phase("comparing with the live model")
         own = measured.winner
-        ranker = own if own is None or learned is None or not learned.ships else learned.over(own)
+        ranker = own if own is None or learned is None or not learned.ships else learned.over(task, own, winner)
         candidate = None if ranker is None else Candidate(ranker, rank_ms, measured.choice, ranker is not own)
         return decide(task, self._rules, candidate, keys, self.settings)
 
-    def _learn_order(self, task: prepare.SearchTask, measured: WinnerMeasurements) -> Learned | None:
+    def _learn_order(
+        self, task: prepare.SearchTask, measured: WinnerMeasurements, winner: TrialRecord
+    ) -> Learned | None:
         """Learn a ranker that reorders the items recommended to a user.
 
         Return None if the recipe turns it off, or if it cannot be learned (see `learn`).
@@ -336,4 +341,4 @@ class _Run:
 
         self.progress.phase("learning the order of pages")
         tables = item_tables(self.loaded, task.data, self.settings, self.options.variables)
-        return learn(task, measured.winner, tables)
+        return learn(task, measured.winner, winner, tables)

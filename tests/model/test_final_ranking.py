@@ -44,7 +44,7 @@ def test_a_ranker_explains_by_feature_groups_and_the_winners_reasons(name: str) 
     (winner,) = model.scorer.rank([one.query._replace(limit=N_REORDERED)], model.history)
     own = model.scorer.contributions(one.query, model.history, page.items)
     history = model.history.items(5)
-    groups = ranker.contributions(history, winner.items[:REORDERED], winner.scores[:REORDERED])
+    groups = ranker.contributions(history, None, winner.items[:REORDERED], winner.scores[:REORDERED])
     place_of = {column: place for place, column in enumerate(winner.items[:REORDERED].tolist())}
     for position, (column, because) in enumerate(zip(page.items.tolist(), page.because, strict=True)):
         shares = dict((*because.reasons, *because.in_spite_of))

@@ -67,6 +67,9 @@ def test_an_event_weighs_as_its_weight_does(name: str) -> None:
     by_weight = [Interaction("i3", 1.5), Interaction("i9", 2.0), Interaction("i5", 0.25)]
     fields = {"limit": N_ITEMS, "include_seen": True}
     queries = [planned.recommend(model, history=own, **fields).query for own in (by_event, by_weight)]
+    for query in queries:
+        assert query.seed_values is not None
+        assert dict(zip(query.seeds.tolist(), query.seed_values.tolist(), strict=True)) == {3: 1.5, 9: 2.0, 5: 0.25}
     first, second = model.rank(queries)
     assert first.items.tolist() == second.items.tolist()
     assert first.scores.tobytes() == second.scores.tobytes()

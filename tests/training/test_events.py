@@ -10,7 +10,8 @@ import pytest
 from scipy import sparse
 
 from svc.model.model import Model
-from svc.model.ranker.page_ranker import PageRanker
+from svc.model.ranker.page_ranker import REORDERED, PageRanker
+from svc.model.ranking.query import Ranking
 from svc.recipe.training_schema import Scheme, Split
 from svc.training.data.interactions import Interactions
 from svc.training.data.split import SplitMatrices, order_items, split
@@ -22,8 +23,8 @@ from svc.training.judging.evaluator import Evaluator, Evaluators
 from svc.training.judging.recency import HistoryOrder
 from svc.training.judging.task import Holdout
 from svc.training.ranker.learn import OrderedRanker
-from svc.training.ranker.record import item_record
 from tests import planned
+from tests.model.ranker.records import random_ranker
 from tests.training.data.test_split_events import SCHEMES, Event, cleaned, events_of, expected
 from tests.training.judging.test_task import BUILDER, TRIALS
 
@@ -76,7 +77,13 @@ def before_of(rows: list[Event], scheme: Scheme, parts: SplitMatrices, whole: In
     return [row for row in rows if id(row) in choices or (row.event == "no" and (row.user, row.item) in wanted.hidden)]
 
 
-def served_model(trial: TrialRecord, rows: list[Event], parts: SplitMatrices, whole: Interactions) -> Model:
+def served_model(
+    trial: TrialRecord,
+    rows: list[Event],
+    parts: SplitMatrices,
+    whole: Interactions,
+    ranker: PageRanker | None = None,
+) -> Model:
     """Return the model that a training of only `rows` serves, with the users and items of the split."""
     data = cleaned(rows, ["buy"], None)
     matrix = in_split(data.matrix(), data, parts, whole)
@@ -85,7 +92,8 @@ def served_model(trial: TrialRecord, rows: list[Event], parts: SplitMatrices, wh
     ages = in_split(latest, data, parts, whole)
     ages.data = ages.data - ages.data.max()
     hidden = data.hidden_matrix()
-    positions = positions_of(ages) if trial.recency else None
+    is_ordered = trial.recency or (ranker is not None and ranker.record.ordered)
+    positions = positions_of(ages) if is_ordered else None
     scorer = train_trial(BUILDER, trial, matrix, {}, ages)
     fold_in_users(trial, scorer, [(matrix, None)], positions, features=None)
     seen = data.seen_matrix()
@@ -99,6 +107,7 @@ def served_model(trial: TrialRecord, rows: list[Event], parts: SplitMatrices, wh
         positions=positions,
         recency=trial.recency,
         seen=in_split(seen, data, parts, whole),
+        ranker=ranker,
     )
 
 
@@ -114,7 +123,10 @@ def drawn(scheme: Scheme, seed: int) -> tuple[list[Event], Interactions, SplitMa
 @pytest.mark.parametrize("name", TRIALS)
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_the_judged_pages_are_those_of_a_server_that_trained_on_the_same_rows(scheme: Scheme, name: str) -> None:
-    """Items and scores have the same bits. Items that were only viewed or carted are on some pages."""
+    """Items and scores have the same bits, also in a learned order, which reads the weights of the events.
+
+    Items that were only viewed or carted are on some pages.
+    """
     trial, n_met = TRIALS[name], 0
     for seed in range(2):
         rows, whole, parts = drawn(scheme, seed)
@@ -129,25 +141,21 @@ def test_the_judged_pages_are_those_of_a_server_that_trained_on_the_same_rows(sc
             assert page[0].tolist() == answer.items.tolist()
             assert page[1].tobytes() == answer.scores.tobytes()
             n_met += len(np.intersect1d(answer.items, model.history.items(row)))
+        is_ordered = scheme != "random"
+        learned = random_ranker(np.random.default_rng(seed), 60, ordered=is_ordered, weighs=True)
+        model = served_model(trial, before_of(rows, scheme, parts, whole), parts, whole, learned)
+        own = holdout.ranker_of(trained, trial, ordered=is_ordered)
+        pools, reads = own.pools(users, REORDERED), False
+        judged = OrderedRanker(own, learned, {}, own.model.history).reorder(users, pools, CUTOFF)
+        for row, pool, page in zip(users.tolist(), pools, judged, strict=True):
+            query = planned.recommend(model, user_id=f"u{row}", limit=CUTOFF).query
+            (answer,) = model.rank([query])
+            assert page == answer.items.tolist()
+            ranking, history = learned.page(query, Ranking(*pool), own.model.history), own.model.history
+            assert ranking.scores.tobytes() == answer.scores.tobytes()
+            reads |= (
+                ranking.items.tolist()
+                != learned.page(query, Ranking(*pool), replace(history, weights=None)).items.tolist()
+            )
+        assert reads
     assert n_met or name == "TransitionsRecommender"
-
-
-def test_the_ranker_orders_a_judged_page_as_a_served_one() -> None:
-    """The ranker reads the whole history, also items that the page may show."""
-    trial = TRIALS["CosineKNNRecommender"]
-    for scheme in ("time_user", "leave_one_out", "time_global"):
-        rows, whole, parts = drawn(scheme, 5)
-        holdout = holdout_of(parts)
-        own = holdout.ranker_of(train_trial(BUILDER, trial, holdout.train, {}, holdout.times), trial)
-        record = item_record(parts.train, None, (), ())
-        rng = np.random.default_rng(2)
-        n = len(PageRanker(record, *(np.ones(1, np.float32),) * 3).features)
-        weights = [rng.random(n).astype(np.float32) for _ in range(3)]
-        ranker = PageRanker(record, weights[0], weights[1], weights[2] + 1)
-        ranker.ready()
-        model = replace(served_model(trial, before_of(rows, scheme, parts, whole), parts, whole), ranker=ranker)
-        model.ready()
-        users = parts.val_offset + holdout.evaluators.full.evaluated_users
-        judged = OrderedRanker(own, ranker, {}, own.model.history)(users, CUTOFF)
-        queries = [planned.recommend(model, user_id=f"u{row}", limit=CUTOFF).query for row in users.tolist()]
-        assert judged == [answer.items.tolist() for answer in model.rank(queries)]

@@ -4,7 +4,7 @@
 |---|---|
 | winner | the scorer that won the search, which makes the first ranking |
 | n | the candidates, best first by the winner |
-| h | the history of the query: its last items, at most MOST_HISTORY |
+| h, w | the history of the query: its last items, at most MOST_HISTORY, and their weights (None: all are 1) |
 | m | the items of the history and the candidates |
 | G | the groups of features |
 | q | the numeric columns of the item table |
@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +57,8 @@ class PageRanker(Stored):
 
     A feature that did not vary in training has the weight 0 and the deviation 1.
 
+    With `weighs`, the items of a history count by their weights, such as those of events, without recency.
+
     `_facts`, (n_items, 3 + G + 2q), has a row for each item, with these columns:
 
     - the number of the item's labels, the end of their entries in `labels`, and the popularity over all time
@@ -72,6 +74,7 @@ class PageRanker(Stored):
     weights: NDArray[np.float32]
     means: NDArray[np.float32]
     deviations: NDArray[np.float32]
+    weighs: bool = False
 
     @property
     def features(self) -> tuple[Feature, ...]:
@@ -128,7 +131,7 @@ class PageRanker(Stored):
         n = min(REORDERED, len(items))
         if not n:
             return ranking
-        own = np.add.reduce(self.contributions(history_of(query, history), items[:n], scores[:n]), axis=0)
+        own = np.add.reduce(self.contributions(*history_of(query, history), items[:n], scores[:n]), axis=0)
         order = (-own).argsort(kind="stable")
         own = own.take(order)
         first, shown, ties = items[:n].take(order), own - own[-1] + scores[n - 1], np.arange(n)
@@ -138,48 +141,59 @@ class PageRanker(Stored):
         kept = slice(None if query.unordered else query.limit)
         return Ranking(first[kept], shown[kept], ties=ties[kept])
 
-    def contributions(self, history: Items, items: Items, scores: Values) -> Values:
+    def contributions(self, history: Items, weights: NDArray[Any] | None, items: Items, scores: Values) -> Values:
         """Return the contributions of the groups, (G, n), to the scores of `items`, (n,), best first by the winner.
 
         `scores`, (n,), are the winner's scores of these items. `history` are distinct item columns, oldest first if the
-        record is ordered, else ascending. Only the last MOST_HISTORY of them count.
+        record is ordered, else ascending. `weights` are theirs. None: all are 1. Only the last MOST_HISTORY of them
+        count.
         """
         h, record = history[-MOST_HISTORY:], self.record
         n_chosen = len(h)
+        w = weights[-MOST_HISTORY:].astype(np.float64) if self.weighs and weights is not None and n_chosen else None
         facts = self._facts.take(np.concatenate([h, items]), axis=0)
-        sums, own = np.add.reduce(facts[:n_chosen], axis=0), facts[n_chosen:].T
+        chosen, own = facts[:n_chosen], facts[n_chosen:].T
+        sums = np.add.reduce(chosen if w is None else chosen * w[:, np.newaxis], axis=0)
         first_number = 3 + len(GROUPS)
         groups = own[3:first_number]
         by_score = scores * self._of_score
         by_score += self._of_places[: len(items)]
         groups[0] += by_score
-        groups[1] += own[2] * (float(sums[2]) / max(n_chosen, 1) * self._by_history)
-        groups[2] += self._of_neighbours(h, items)
+        groups[1] += own[2] * (float(sums[2]) / (max(n_chosen, 1) if w is None else w.sum()) * self._by_history)
+        groups[2] += self._of_neighbours(h, w, items)
         if record.label_names:
-            groups[3] += self._of_labels(facts[:, 0].astype(np.intp), facts[:, 1].astype(np.intp), n_chosen)
+            groups[3] += self._of_labels(facts[:, 0].astype(np.intp), facts[:, 1].astype(np.intp), n_chosen, w)
         if record.number_names:
             groups[4] += self._of_numbers(own[first_number:], sums[first_number:])
         return groups
 
-    def _of_neighbours(self, h: Items, items: Items) -> Values:
+    def _of_neighbours(self, h: Items, w: Values | None, items: Items) -> Values:
         neighbours, n = self.record.neighbours, len(items)
-        is_chosen = np.zeros(len(neighbours) + 1, dtype=np.bool_)
-        is_chosen[h] = True
+        weight_of: NDArray[Any] = np.zeros(len(neighbours) + 1, dtype=np.bool_ if w is None else np.float64)
+        weight_of[h] = True if w is None else w
         near = neighbours.take(items, axis=0)
-        hits = is_chosen.take(near).ravel().nonzero()[0]
+        weights = weight_of.take(near).ravel()
+        hits = weights.nonzero()[0]
         rows = hits // NEIGHBOURS
         similarities = self._similarities.take((items.take(rows) - rows) * NEIGHBOURS + hits).astype(np.float64)
+        of_count: Any = self._of_count
+        if w is not None:
+            weights = weights.take(hits)
+            similarities *= weights
+            of_count *= weights
         strongest = np.zeros(n)
         np.maximum.at(strongest, rows, similarities)
         strongest *= self._of_strongest
         # `h[-1:]` instead of `h[-1]`, which fails for an empty history.
         similarities *= near.ravel().take(hits) == h[-1:]
         similarities *= self._of_last_item
-        similarities += self._of_count
+        similarities += of_count
         strongest += np.bincount(rows, similarities, n)
         return strongest
 
-    def _of_labels(self, lengths: NDArray[np.intp], entry_ends: NDArray[np.intp], n_chosen: int) -> Values:
+    def _of_labels(
+        self, lengths: NDArray[np.intp], entry_ends: NDArray[np.intp], n_chosen: int, w: Values | None
+    ) -> Values:
         """Return the contributions of the features `share` and `share_of_last`, (n,).
 
         `lengths` and `entry_ends`, (m,), are the label counts and entry ends of the items. The first `n_chosen` items
@@ -193,24 +207,27 @@ class PageRanker(Stored):
         entries += np.arange(len(entries))
         labels, first = self.record.labels.take(entries), int(ends[n_chosen - 1])
         chosen, own = labels[:first], labels[first:]
-        weights = self._of_share.take(chosen)
+        weights, total = self._of_share.take(chosen), n_chosen if w is None else w.sum()
         if self._of_last is not None:
             start, n_last = int(ends[n_chosen - LAST - 1]) if n_chosen > LAST else 0, min(n_chosen, LAST)
-            weights[start:] += self._of_last.take(chosen[start:]) * (n_chosen / n_last)
+            of_last = n_last if w is None else w[-LAST:].sum()
+            weights[start:] += self._of_last.take(chosen[start:]) * (total / of_last)
+        if w is not None:
+            weights *= w.repeat(lengths[:n_chosen])
         of_labels = np.bincount(chosen, weights, len(self._of_share))
         of_own = of_labels.take(own) * self.record.label_parts.take(entries[first:])
-        totals: Values = np.bincount(np.arange(n).repeat(lengths[n_chosen:]), of_own, n) / n_chosen
+        totals: Values = np.bincount(np.arange(n).repeat(lengths[n_chosen:]), of_own, n) / total
         return totals
 
     def _of_numbers(self, own: Values, sums: Values) -> Values:
         """Return the contributions of the features `distance`, (n,).
 
-        `own`, (2q, n), are the numbers of the candidates, as in `_facts`. `sums`, (2q,), are the sums of the same
-        numbers over the items of the history.
+        `own`, (2q, n), are the numbers of the candidates, as in `_facts`. `sums`, (2q,), are the weighted sums of the
+        same numbers over the items of the history.
         """
         n_columns = len(self._of_distances)
         counts = sums[:n_columns]
-        means = sums[n_columns:] / np.maximum(counts, 1)
+        means = sums[n_columns:] / np.where(counts > 0, counts, 1)
         distances = own[n_columns:] - own[:n_columns] * means[:, np.newaxis]
         np.abs(distances, out=distances)
         distances *= (self._of_distances * (counts > 0))[:, np.newaxis]
@@ -218,9 +235,14 @@ class PageRanker(Stored):
         return totals
 
 
-def history_of(query: Query, history: History) -> NDArray[np.int32]:
-    """Return the item columns of the query's history, oldest first if the model keeps the order of histories."""
-    return history.items(query.user) if query.user >= 0 else query.seeds
+def history_of(query: Query, history: History) -> tuple[Items, NDArray[Any] | None]:
+    """Return the item columns of the query's history and their weights before recency, (h,). None: all are 1.
+
+    The items stand oldest first if the model keeps the order of histories.
+    """
+    if query.user >= 0:
+        return history.items(query.user), history.values(query.user)
+    return query.seeds, query.seed_values
 
 
 def _best_first(items: NDArray[np.int32], scores: Values, most: int) -> NDArray[np.intp]:

@@ -71,6 +71,7 @@ class Query(NamedTuple):
     | `seeds`, `seed_features` | item columns, (s,) int32, and features of unseen items: the history of an unseen user |
     | `user_features` | an encoded vector, (user dim,) float64: a cold start, or a prior beside seeds |
     | `seed_weights` | values of `seeds`, (s,) float64; None: all are 1 |
+    | `seed_values` | values of `seeds` before recency, (s,) float64, for a ranker that reads them; None: all are 1 |
     | `other_weights` | values of `seeds` for parts that read other weights (`at_weighing`); empty: none do |
     | `seeds_beside` | values and positions of `seeds`, if the cold-start part weighs by its own (`at_recency`) |
     | `exclude` | item columns that must not be recommended, (e,) int32 |
@@ -115,6 +116,7 @@ class Query(NamedTuple):
     reordered: bool = False
     summed: int = 0
     not_seen: NDArray[np.int32] = NO_ITEMS
+    seed_values: NDArray[np.float64] | None = None
 
     @property
     def seen_seeds(self) -> NDArray[np.int32]:
@@ -156,21 +158,23 @@ class Query(NamedTuple):
 
     def of_profile(self, profile: Seeds) -> Query:
         """Return the query with `profile` as its seeds."""
-        columns, weights, beside, others = profile
-        return self._replace(seeds=columns, seed_weights=weights, seeds_beside=beside, other_weights=others)
+        columns, weights, beside, others, values = profile
+        query = self._replace(seeds=columns, seed_weights=weights, seeds_beside=beside, other_weights=others)
+        return query._replace(seed_values=values)
 
 
 class Seeds(NamedTuple):
     """The profile of a history: distinct item columns, (s,), and their weights, (s,). None: all are 1.
 
     `beside` is set if the cold-start part weighs the items by its own recency or weights. `others` has the weights for
-    each of `History.others`.
+    each of `History.others`. `values`, (s,), are the weights before recency. None: all are 1.
     """
 
     columns: NDArray[np.int32]
     weights: NDArray[np.float64] | None
     beside: Unweighed | None = None
     others: OtherWeights = ()
+    values: NDArray[np.float64] | None = None
 
 
 class Trained(NamedTuple):
@@ -340,4 +344,4 @@ def _seeds(
     beside = None
     if history.recency_beside or history.weighing_beside:
         beside = weights[history.weighing_beside], positions
-    return Seeds(columns, own, beside, tuple(others))
+    return Seeds(columns, own, beside, tuple(others), weights[0])

@@ -72,13 +72,18 @@ class Holdout:
         """Return `train` with the weights of the scale and the half-life in `params`, or unchanged without both."""
         return decay_matrix(self.train, self.times, params)
 
-    def ranker_of(self, trained: Scorer, trial: TrialRecord, judged: Evaluator | None = None) -> ServedRanker:
+    def ranker_of(
+        self, trained: Scorer, trial: TrialRecord, judged: Evaluator | None = None, *, ordered: bool = False
+    ) -> ServedRanker:
         """Return a ranker that ranks like a server, for the users of `judged` or for all validation users.
 
         `trained` is the trained scorer of `trial`. It is copied, because its user vectors are solved for again.
+        Histories keep the order of `times` if they are `ordered` or the trial has a recency.
         """
         weighed, recency = weigh(self.train, self.times, trial.readings), trial.recency
         positions = None if recency == 0.0 or self.order is None else self.order.positions
+        if ordered and self.times is not None:
+            positions = positions_of(self.times)
         rows = np.arange(self.evaluators.full.offset, self.train.shape[0])
         if judged is not None:
             rows = judged.offset + judged.evaluated_users

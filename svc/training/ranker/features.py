@@ -6,7 +6,7 @@ page.
 | symbol | meaning |
 |---|---|
 | n | the candidates, best first by the winner of the search |
-| h | the history of the query: its last items, at most MOST_HISTORY |
+| h, w | the history of the query: its last items, at most MOST_HISTORY, and their weights |
 | F | the features, in the order of `item_record.names` |
 
 A missing value is 0. For each column of labels or numbers, a second feature marks the candidates without a value.
@@ -27,6 +27,7 @@ from svc.model.recommenders.users import spans
 
 Items = NDArray[np.int32]
 Table = NDArray[np.float64]
+Weights = NDArray[np.float64]
 
 
 class PageFeatures:
@@ -39,57 +40,64 @@ class PageFeatures:
         self._label_columns = label_columns(record)
         self._label_offsets = record.label_offsets.astype(np.intp)
 
-    def of(self, history: Items, items: Items, scores: NDArray[np.float64]) -> Table:
+    def of(
+        self, history: Items, weights: NDArray[np.float32] | None, items: Items, scores: NDArray[np.float64]
+    ) -> Table:
         """Return the features, (F, n), of `items`, (n,), which come best first.
 
         `scores`, (n,), are the scores of these items by the winner of the search. `history` are distinct item columns,
-        oldest first if the record is ordered, else ascending. Only the last MOST_HISTORY of them count.
+        oldest first if the record is ordered, else ascending, with their `weights`. None: all are 1. Only the last
+        MOST_HISTORY of them count.
         """
         record, h, n = self._record, history[-MOST_HISTORY:], len(items)
+        w = np.ones(len(h)) if weights is None else weights[-MOST_HISTORY:].astype(np.float64)
         popularity = record.popularity[items].T.astype(np.float64)
-        mean = float(record.popularity[h, 0].sum(dtype=np.float64)) / max(len(h), 1)
-        parts = [scores, np.log1p(np.arange(n)), *popularity, popularity[0] * mean, *self._of_neighbours(h, items)]
+        mean = float((record.popularity[h, 0] * w).sum()) / (w.sum() or 1)
+        parts = [scores, np.log1p(np.arange(n)), *popularity, popularity[0] * mean, *self._of_neighbours(h, w, items)]
         table = np.empty((self._n_features, n))
         row = len(parts)
         table[:row] = parts
         if record.label_names:
             kinds, end = 2 + record.ordered, row + (2 + record.ordered) * len(record.label_names)
             table[row + 1 : end : kinds] = self._has_no_label[items].T
-            histories = (h, h[-LAST:]) if record.ordered else (h,)
+            histories = ((h, w), (h[-LAST:], w[-LAST:])) if record.ordered else ((h, w),)
             for kind, shares in zip((0, 2), self._mean_shares(histories, items), strict=False):
                 table[row + kind : end : kinds] = shares
             row = end
         if record.number_names:
             own, chosen = record.numbers[items].T.astype(np.float64), record.numbers[h].astype(np.float64)
-            counts = (~np.isnan(chosen)).sum(axis=0)
-            means = np.where(counts > 0, np.nansum(chosen, axis=0) / np.maximum(counts, 1), np.nan)
+            counts = (~np.isnan(chosen) * w[:, np.newaxis]).sum(axis=0)
+            sums = np.nansum(chosen * w[:, np.newaxis], axis=0)
+            means = np.where(counts > 0, sums / np.where(counts > 0, counts, 1), np.nan)
             table[row::2], table[row + 1 :: 2] = np.nan_to_num(np.abs(own - means[:, np.newaxis])), np.isnan(own)
         return table
 
-    def _of_neighbours(self, h: Items, items: Items) -> list[NDArray[np.generic]]:
+    def _of_neighbours(self, h: Items, w: Weights, items: Items) -> list[Weights]:
         record = self._record
-        is_chosen = np.zeros(len(record.neighbours) + 1, dtype=np.bool_)
-        is_chosen[h] = True
-        near, similar = record.neighbours[items], record.similarities[items]
-        is_near = is_chosen[near]
-        rows = [(similar * is_near).max(axis=1), is_near.sum(axis=1)]
+        weight_of = np.zeros(len(record.neighbours) + 1)
+        weight_of[h] = w
+        near = record.neighbours[items]
+        own = weight_of[near]
+        similar = record.similarities[items] * own
+        rows = [similar.max(axis=1), own.sum(axis=1)]
         if record.ordered:
             rows.append((similar * (near == (h[-1] if len(h) else -1))).max(axis=1))
         return rows
 
-    def _mean_shares(self, histories: Sequence[Items], items: Items) -> Iterator[Table]:
+    def _mean_shares(self, histories: Sequence[tuple[Items, Weights]], items: Items) -> Iterator[Table]:
         """Yield for each history how common the labels of each item are in it, for each column of labels, (columns, n).
 
-        This is the share of the items of the history that have a label, averaged over the labels of the item. It is 0
-        if the history is empty or the item has no label in the column.
+        This is the share of the history's weight that is at items with a label, averaged over the labels of the item.
+        It is 0 if the history is empty or the item has no label in the column.
         """
         record, n, n_columns = self._record, len(items), len(self._record.label_names)
         entries, owners = self._entries(items)
         own, parts = record.labels[entries], record.label_parts[entries]
         cells = owners * n_columns + self._label_columns[own]
-        for h in histories:
-            counts = np.bincount(record.labels[self._entries(h)[0]], minlength=len(self._label_columns))
-            sums = np.bincount(cells, counts[own] / max(len(h), 1) * parts, n * n_columns).astype(np.float64)
+        for h, w in histories:
+            chosen, places = self._entries(h)
+            counts = np.bincount(record.labels[chosen], w[places], len(self._label_columns))
+            sums = np.bincount(cells, counts[own] / (w.sum() or 1) * parts, n * n_columns).astype(np.float64)
             yield sums.reshape(n, n_columns).T
 
     def _entries(self, items: Items) -> tuple[NDArray[np.intp], NDArray[np.intp]]:

@@ -20,8 +20,7 @@ from svc.model.history import History
 from svc.model.ranker.item_record import ItemRecord
 from svc.model.ranker.page_ranker import REORDERED, PageRanker
 from svc.model.ranking.query import Query, Ranking
-from svc.training.data.weights import positions_of
-from svc.training.fitting.export import to_history
+from svc.training.fitting.trial import TrialRecord
 from svc.training.judging.evaluator import Rankings, Rows
 from svc.training.judging.intervals import Change, paired_change
 from svc.training.judging.rankers import ServedRanker, rank_ms
@@ -80,12 +79,12 @@ class Learned:
         rows = [{"name": own.name, "group": own.group, "weight": round(weight, _DIGITS)} for own, weight in weights]
         return {**fields, "groups": self.strengths, "features": rows}
 
-    def over(self, own: ServedRanker) -> OrderedRanker:
+    def over(self, task: Task, own: ServedRanker, winner: TrialRecord) -> OrderedRanker:
         """Return a ranker that orders pages like the new model, but by weights that were not fitted on these pages.
 
-        `own` ranks by the winner, trained on the training part of the split.
+        `own` ranks by the `winner`, trained on the training part of the split.
         """
-        return OrderedRanker(own, self.ranker, self.judges, self.history)
+        return OrderedRanker(_in_order(task, own, winner), self.ranker, self.judges, self.history)
 
     def on(self, matrix: sparse.csr_matrix, ages: sparse.csr_matrix | None, items: NDArray[np.int64]) -> PageRanker:
         """Return a ranker with the same weights and an item record computed from `matrix`, for the final model.
@@ -94,13 +93,14 @@ class Learned:
         in nanoseconds from the reference time. It is None if the record is not ordered.
         """
         record = item_record(matrix, ages, self.windows, take_items(self.tables, items))
-        return _ranker(record, self.ranker.weights, self.ranker.means, self.ranker.deviations)
+        own = self.ranker
+        return _ranker(record, own.weights, own.means, own.deviations, weighs=own.weighs)
 
 
-def learn(task: Task, own: ServedRanker | None, tables: EncodedTables) -> Learned | None:
+def learn(task: Task, own: ServedRanker | None, winner: TrialRecord, tables: EncodedTables) -> Learned | None:
     """Learn how to reorder the winner's pages, from the validation users and their held-out items.
 
-    `own` ranks by the winner, or is None if the winner could not be trained again. `tables` have rows in the order of
+    `own` ranks by the `winner`, or is None if the winner could not be trained again. `tables` have rows in the order of
     the items of the interactions.
 
     Return None and log an event with the reason if `own` is None, if there are fewer than LEAST_USERS users, or if a
@@ -127,14 +127,18 @@ def learn(task: Task, own: ServedRanker | None, tables: EncodedTables) -> Learne
     ages = parts.times if task.loaded.recipe.orders_pages else None
     windows = windows_within(ages)
     record = item_record(parts.train, ages, windows, take_items(tables, parts.item_order))
-    history = to_history(parts.train, positions=None if ages is None else positions_of(ages))
+    weighs = task.data.trained.divides_rows
+    own = _in_order(task, own, winner)
+    history = own.model.history
     users = evaluator.offset + evaluator.evaluated_users
     pools, rows = own.pools(users, max(CANDIDATES, evaluator.cutoff)), users.tolist()
     truth = evaluator.heldout[evaluator.evaluated_users]
     features = PageFeatures(record)
     raw = np.concatenate(
         [
-            features.of(history.items(row), items[:CANDIDATES], scores[:CANDIDATES]).T
+            features.of(
+                history.items(row), history.values(row) if weighs else None, items[:CANDIDATES], scores[:CANDIDATES]
+            ).T
             for row, (items, scores) in zip(rows, pools, strict=True)
         ]
     )
@@ -143,7 +147,9 @@ def learn(task: Task, own: ServedRanker | None, tables: EncodedTables) -> Learne
     raw /= deviations
     pages = _pages(raw, [items[:CANDIDATES] for items, _ in pools], truth)
     fitted = fit(pages, seed=seed)
-    ranker, *of_others = (_ranker(record, own, means, deviations) for own in (fitted.weights, *fitted.of_others))
+    ranker, *of_others = (
+        _ranker(record, own, means, deviations, weighs=weighs) for own in (fitted.weights, *fitted.of_others)
+    )
     judges = {row: of_others[part] for row, part in zip(rows, fitted.fold.tolist(), strict=True)}
     reordered = OrderedRanker(own, ranker, judges, history).reorder(users, pools, evaluator.cutoff)
     before = [items[: evaluator.cutoff].tolist() for items, _ in pools]
@@ -182,6 +188,13 @@ def learn(task: Task, own: ServedRanker | None, tables: EncodedTables) -> Learne
     return learned
 
 
+def _in_order(task: Task, own: ServedRanker, winner: TrialRecord) -> ServedRanker:
+    """Return `own` with histories in the order of the final model's, because sums in another order have other bits."""
+    if own.model.history.is_ordered or not task.loaded.recipe.orders_pages:
+        return own
+    return task.holdout.ranker_of(own.model.scorer, winner, ordered=True)
+
+
 def _strengths(pages: Pages, ranker: PageRanker) -> dict[str, float]:
     """Return how far each group of features moves items within a page.
 
@@ -200,9 +213,14 @@ def _strengths(pages: Pages, ranker: PageRanker) -> dict[str, float]:
 
 
 def _ranker(
-    record: ItemRecord, weights: NDArray[Any], means: NDArray[np.float32], deviations: NDArray[np.float32]
+    record: ItemRecord,
+    weights: NDArray[Any],
+    means: NDArray[np.float32],
+    deviations: NDArray[np.float32],
+    *,
+    weighs: bool,
 ) -> PageRanker:
-    ranker = PageRanker(record, weights.astype(np.float32), means, deviations)
+    ranker = PageRanker(record, weights.astype(np.float32), means, deviations, weighs)
     ranker.ready()
     return ranker
 

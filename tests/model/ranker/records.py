@@ -67,10 +67,12 @@ def require_fitting(record: ItemRecord, n_items: int) -> None:
         assert ((array >= 0) & (array < end)).all()
 
 
-def random_ranker(rng: np.random.Generator, n_items: int, *, ordered: bool = True, tables: bool = True) -> PageRanker:
+def random_ranker(
+    rng: np.random.Generator, n_items: int, *, ordered: bool = True, tables: bool = True, weighs: bool = False
+) -> PageRanker:
     """Return a ranker with random weights over a random record, ready to use."""
     record = random_record(rng, n_items, ordered=ordered, tables=tables)
-    ranker = PageRanker(record, *np.empty((3, 0), dtype=np.float32))
+    ranker = PageRanker(record, *np.empty((3, 0), dtype=np.float32), weighs)
     n_features = len(ranker.features)
     ranker.weights = rng.normal(size=n_features).astype(np.float32)
     ranker.means = rng.normal(size=n_features).astype(np.float32)
@@ -80,36 +82,44 @@ def random_ranker(rng: np.random.Generator, n_items: int, *, ordered: bool = Tru
 
 
 def plain_features(
-    record: ItemRecord, history: Sequence[int], items: Sequence[int], scores: Sequence[float]
+    record: ItemRecord,
+    history: Sequence[int],
+    items: Sequence[int],
+    scores: Sequence[float],
+    weights: Sequence[float] | None = None,
 ) -> dict[str, list[float]]:
-    """Return each feature by its name, computed item by item."""
+    """Return each feature by its name, computed item by item. `weights` are those of the history."""
     h = list(history)[-MOST_HISTORY:]
+    w = [1.0] * len(h) if weights is None else list(weights)[-MOST_HISTORY:]
+    weight_of = dict(zip(h, w, strict=True))
     labels_of_history = [[_labels(record, chosen, number) for chosen in h] for number in range(len(record.label_names))]
     found: dict[str, list[float]] = {}
     for place, (item, score) in enumerate(zip(items, scores, strict=True)):
         row = {"score": score, "log_place": math.log(place + 1)}
         popularity = [float(value) for value in record.popularity[item]]
         row |= dict(zip(record.popularity_names, popularity, strict=True))
-        mean = sum(float(record.popularity[chosen, 0]) for chosen in h) / len(h) if h else 0.0
+        mean = sum(float(record.popularity[chosen, 0]) * weight_of[chosen] for chosen in h) / sum(w) if h else 0.0
         row["popularity_by_history"] = popularity[0] * mean
         near = dict(zip(record.neighbours[item].tolist(), record.similarities[item].tolist(), strict=True))
-        within = [near[chosen] for chosen in h if chosen in near]
-        row["strongest_neighbour"] = max(within, default=0.0)
-        row["number_of_neighbours"] = len(within)
+        within = [chosen for chosen in h if chosen in near]
+        row["strongest_neighbour"] = max((near[chosen] * weight_of[chosen] for chosen in within), default=0.0)
+        row["number_of_neighbours"] = sum(weight_of[chosen] for chosen in within)
         if record.ordered:
-            row["similarity_to_last"] = near.get(h[-1], 0.0) if h else 0.0
+            row["similarity_to_last"] = near.get(h[-1], 0.0) * w[-1] if h else 0.0
         for number, column in enumerate(record.label_names):
             own, chosen_labels = _labels(record, item, number), labels_of_history[number]
             row[f"{column}.missing"] = float(not own)
-            row[f"{column}.share"] = _mean_share(own, chosen_labels)
+            row[f"{column}.share"] = _mean_share(own, chosen_labels, w)
             if record.ordered:
-                row[f"{column}.share_of_last"] = _mean_share(own, chosen_labels[-LAST:])
+                row[f"{column}.share_of_last"] = _mean_share(own, chosen_labels[-LAST:], w[-LAST:])
         for number, column in enumerate(record.number_names):
             value = float(record.numbers[item, number])
-            known = [float(v) for v in record.numbers[h, number] if not math.isnan(v)]
+            known = {chosen: float(v) for chosen in h if not math.isnan(v := record.numbers[chosen, number])}
+            total = sum(weight_of[chosen] for chosen in known)
             row[f"{column}.missing"] = float(math.isnan(value))
             is_told = known and not math.isnan(value)
-            row[f"{column}.distance"] = abs(value - sum(known) / len(known)) if is_told else 0.0
+            sums = sum(weight_of[chosen] * own_value for chosen, own_value in known.items())
+            row[f"{column}.distance"] = abs(value - sums / total) if is_told else 0.0
         for name, value in row.items():
             found.setdefault(name, []).append(value)
     return found
@@ -120,7 +130,11 @@ def _labels(record: ItemRecord, item: int, number: int) -> list[int]:
     return [label for label in own if record.first_labels[number] <= label < record.first_labels[number + 1]]
 
 
-def _mean_share(own: list[int], chosen_labels: list[list[int]]) -> float:
+def _mean_share(own: list[int], chosen_labels: list[list[int]], weights: list[float]) -> float:
     if not own or not chosen_labels:
         return 0.0
-    return sum(sum(label in labels for labels in chosen_labels) / len(chosen_labels) for label in own) / len(own)
+    shares = [
+        sum(w for labels, w in zip(chosen_labels, weights, strict=True) if label in labels) / sum(weights)
+        for label in own
+    ]
+    return sum(shares) / len(own)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,23 +14,27 @@ from svc.model.ranking.query import Query, Ranking
 from tests.model.ranker.records import plain_features, random_ranker, require_fitting
 
 
+@pytest.mark.parametrize("weighs", [True, False])
 @pytest.mark.parametrize("tables", [True, False])
 @pytest.mark.parametrize("ordered", [True, False])
-def test_the_contribution_of_a_group_is_the_sum_over_its_features(ordered: bool, tables: bool) -> None:
+def test_the_contribution_of_a_group_is_the_sum_over_its_features(ordered: bool, tables: bool, weighs: bool) -> None:
+    """A ranker that does not weigh ignores the weights."""
     rng = np.random.default_rng(1)
-    ranker = random_ranker(rng, 150, ordered=ordered, tables=tables)
+    ranker = random_ranker(rng, 150, ordered=ordered, tables=tables, weighs=weighs)
     groups = np.array([feature.group for feature in ranker.features])
     for length in (0, 1, 2, 3, 20, MOST_HISTORY + 30):
         columns = rng.permutation(150).astype(np.int32)
         history, items = columns[:length], columns[-10:]
         scores = -np.sort(rng.normal(size=len(items)))
-        plain = plain_features(ranker.record, history.tolist(), items.tolist(), scores.tolist())
+        own = rng.choice([0.05, 3.0, 10.0], length).astype(np.float32)
+        told = own.tolist() if weighs else None
+        plain = plain_features(ranker.record, history.tolist(), items.tolist(), scores.tolist(), told)
         table = np.array([plain[feature.name] for feature in ranker.features])
         numbers = (array[:, np.newaxis] for array in (ranker.weights, ranker.means, ranker.deviations))
         weights, means, deviations = numbers
         addends = weights * (table - means) / deviations
         expected = [addends[groups == group].sum(axis=0) for group in GROUPS]
-        np.testing.assert_allclose(ranker.contributions(history, items, scores), expected, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(ranker.contributions(history, own, items, scores), expected, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("length", [0, 2, 30])
@@ -38,11 +43,13 @@ def test_a_candidate_has_the_same_bits_on_pages_of_any_length(length: int) -> No
     ranker = random_ranker(rng, 120)
     items, history = np.arange(50, dtype=np.int32), np.arange(60, 60 + length, dtype=np.int32)
     scores = -np.sort(rng.normal(size=50))
-    whole = ranker.contributions(history, items, scores)
-    for n in (1, 7, 31):
-        assert ranker.contributions(history, items[:n], scores[:n]).tobytes() == whole[:, :n].tobytes()
-        sums = np.add.reduce(ranker.contributions(history, items[:n], scores[:n]), axis=0)
-        assert sums.tobytes() == np.add.reduce(whole, axis=0)[:n].tobytes()
+    for weights in (None, rng.choice([0.05, 3.0], length)):
+        ranker.weighs = weights is not None
+        whole = ranker.contributions(history, weights, items, scores)
+        for n in (1, 7, 31):
+            part = ranker.contributions(history, weights, items[:n], scores[:n])
+            assert part.tobytes() == whole[:, :n].tobytes()
+            assert np.add.reduce(part, axis=0).tobytes() == np.add.reduce(whole, axis=0)[:n].tobytes()
 
 
 @pytest.mark.parametrize("n_numbers", [0, 1, 2])
@@ -58,7 +65,7 @@ def test_a_page_reads_only_the_facts_of_its_items(n_numbers: int) -> None:
     ranker.ready()
     items = np.arange(REORDERED, dtype=np.int32)
     tracemalloc.start()
-    ranker.contributions(items, items, -np.arange(REORDERED, dtype=np.float64))
+    ranker.contributions(items, None, items, -np.arange(REORDERED, dtype=np.float64))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < n_items * 8 * 10 / 2
@@ -75,10 +82,12 @@ def ranked(rng: np.random.Generator, n: int, *, values: int) -> Ranking:
     return Ranking(items, scores[items])
 
 
-def plain_page(ranker: PageRanker, ranking: Ranking, history: list[int]) -> list[int]:
+def plain_page(
+    ranker: PageRanker, ranking: Ranking, history: list[int], weights: list[float] | None = None
+) -> list[int]:
     """Return the items of a page by their scores, which are summed number by number."""
     items, scores = ranking.items[:REORDERED].tolist(), ranking.scores[:REORDERED].tolist()
-    table = plain_features(ranker.record, history, items, scores)
+    table = plain_features(ranker.record, history, items, scores, weights)
     names = [feature.name for feature in ranker.features]
     numbers = list(zip(ranker.weights.tolist(), ranker.means.tolist(), ranker.deviations.tolist(), strict=True))
     own = [
@@ -103,6 +112,13 @@ def test_the_best_items_are_reordered_and_the_others_stay(n: int, values: int) -
         assert page.scores[REORDERED:].tolist() == winner.scores[REORDERED:].tolist()
         seeds = Query(limit=N_ITEMS, seeds=HISTORY.items(0))
         assert ranker.page(seeds, winner, HISTORY).scores.tobytes() == page.scores.tobytes()
+        ranker.weighs = True
+        weights = rng.choice([1, 3, 10], 5).astype(np.float32)
+        weighted = ranker.page(query, winner, replace(HISTORY, weights=weights))
+        assert weighted.items.tolist() == plain_page(ranker, winner, HISTORY.items(0).tolist(), weights.tolist())
+        seeds = seeds._replace(seed_values=weights.astype(np.float64), seed_weights=np.full(5, 0.1))
+        assert ranker.page(seeds, winner, HISTORY).scores.tobytes() == weighted.scores.tobytes()
+        ranker.weighs = False
 
 
 def test_a_page_is_the_beginning_of_every_longer_one() -> None:

@@ -11,9 +11,10 @@ from svc.training.ranker.features import PageFeatures
 from tests.model.ranker.records import plain_features, random_record
 
 
+@pytest.mark.parametrize("weighs", [True, False])
 @pytest.mark.parametrize("tables", [True, False])
 @pytest.mark.parametrize("ordered", [True, False])
-def test_every_feature_equals_its_definition(ordered: bool, tables: bool) -> None:
+def test_every_feature_equals_its_definition(ordered: bool, tables: bool, weighs: bool) -> None:
     rng = np.random.default_rng(1)
     record = random_record(rng, 150, ordered=ordered, tables=tables)
     told = [feature.name for feature in names(record)]
@@ -22,7 +23,9 @@ def test_every_feature_equals_its_definition(ordered: bool, tables: bool) -> Non
         columns = rng.permutation(150).astype(np.int32)
         history, items = columns[:length], columns[-10:]
         scores = -np.sort(rng.normal(size=len(items)))
-        table = PageFeatures(record).of(history, items, scores)
-        expected = plain_features(record, history.tolist(), items.tolist(), scores.tolist())
+        weights = rng.choice([0.05, 3.0, 10.0], length).astype(np.float32) if weighs else None
+        table = PageFeatures(record).of(history, weights, items, scores)
+        told_weights = None if weights is None else weights.tolist()
+        expected = plain_features(record, history.tolist(), items.tolist(), scores.tolist(), told_weights)
         assert sorted(expected) == sorted(told)
         np.testing.assert_allclose(table, [expected[name] for name in told], rtol=1e-6, atol=1e-7)

@@ -20,12 +20,13 @@ from svc.model.ranking.query import Ranking
 from svc.recipe.load import LoadedRecipe
 from svc.recipe.schema import BASELINE
 from svc.training.judging.evaluator import Rows
+from svc.training.judging.rankers import ServedRanker
 from svc.training.ranker.learn import OrderedRanker
 from tests import planned
 from tests.model.ranker.records import random_ranker
 from tests.model.ranker.test_page_ranker import HISTORY, plain_page
 from tests.model.ranker.test_page_ranker import N_ITEMS as N_ORDERED
-from tests.training.runs import OUTPUT, Log, Make, header, payload, records_of, run
+from tests.training.runs import OUTPUT, SCHEMA, Log, Make, header, payload, records_of, run
 from tests.training.runs import training as of_one
 
 N_ITEMS, N_GENRES = 120, 8
@@ -115,6 +116,72 @@ def test_labels_that_predict_choices_order_the_pages_of_the_model(make_recipe: M
         assert model.rank([queries[user]])[0].scores.tobytes() == page.scores.tobytes()
     assert trained(loaded)[1] == encoded
     assert trained(loaded, refit=True)[0]["ranker"]["gain"] == fields["gain"]
+
+
+def test_a_learned_order_reads_the_weights_of_events(
+    make_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Purchases are of the user's genre, and twice as many views of any. Served pages are those of the weights.
+
+    The gate judges the same pages, by histories in the order of the served ones. If all events hide their items and are
+    judged, weights are not read.
+    """
+    in_order = []
+
+    def recorded(own: ServedRanker, *others: Any) -> OrderedRanker:
+        in_order.append(own.model.history.is_ordered)
+        return OrderedRanker(own, *others)
+
+    monkeypatch.setattr("svc.training.ranker.learn.OrderedRanker", recorded)
+    loaded = recipe(make_recipe, tmp_path, by_genre=True)
+    ratings, rng = tmp_path / "shop.csv", np.random.default_rng(3)
+    lines = ratings.read_text(encoding="utf-8").splitlines()
+    rows = []
+    for user, item, ts in (line.split(",") for line in lines[1:]):
+        is_taste = (int(user[1:]) - int(item[1:])) % N_GENRES == 0
+        rows.append(f"{user},{item},{ts},{'buy' if is_taste else 'view'}")
+        rows += [f"{user},i{other},{int(ts) - 9},view" for other in rng.integers(N_ITEMS, size=2)]
+    ratings.write_text("\n".join(["user_id,item_id,ts,event", *rows]) + "\n", encoding="utf-8")
+    table = loaded.recipe.item_metadata
+    assert table is not None
+    options: dict[str, Any] = {
+        "ratings": ratings,
+        "schema": {**SCHEMA, "event_column": "event"},
+        "item_metadata": table.model_dump(mode="json", exclude_unset=True),
+        "output": OUTPUT,
+    }
+    weights, kinds = {"view": 1, "buy": 10}, {"seen": ["buy"]}
+    training = {"cutoff": 10, "ranker": "search", "split": {"scheme": "leave_one_out"}}
+    head, encoded = trained(
+        make_recipe(
+            **options,
+            cleansing={"event_weights": weights, **kinds},
+            training=of_one("TopPop", **training, target=["buy"]),
+            promotion={"mode": "report"},
+        )
+    )
+    assert head["ranker"]["ships"]
+    (baseline,) = (row for row in head["promotion"]["against"] if row["name"] == BASELINE)
+    assert baseline["candidate"] == pytest.approx(head["best_score"] + head["ranker"]["gain"]["value"], abs=1e-6)
+    model, n_read = loaded_model(head, encoded), 0
+    ranker = model.ranker
+    assert in_order == [True, True]
+    assert ranker is not None and ranker.weighs
+    means = dict(zip((feature.name for feature in ranker.features), ranker.means.tolist(), strict=True))
+    assert means["strongest_neighbour"] > 1  # a similarity is at most 1, before it is multiplied by a weight
+    queries = [planned.known_user(model, user, limit=REORDERED) for user in range(40)]
+    winners = model.scorer.rank([query._replace(limit=N_ITEMS) for query in queries], model.history)
+    for user, (page, winner) in enumerate(zip(model.rank(queries), winners, strict=True)):
+        history, values = model.history.items(user).tolist(), model.history.values(user)
+        assert values is not None and set(values.tolist()) == {1, 10}
+        assert page.items.tolist() == plain_page(ranker, winner, history, values.tolist())[:REORDERED]
+        n_read += page.items.tolist() != plain_page(ranker, winner, history)[:REORDERED]
+    assert n_read > 20
+    head, encoded = trained(
+        make_recipe(**options, cleansing={"event_weights": weights}, training=of_one("TopPop", **training))
+    )
+    ranker = loaded_model(head, encoded).ranker
+    assert ranker is None or not ranker.weighs
 
 
 @pytest.mark.parametrize("n_users", [260, 150])
