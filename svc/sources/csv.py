@@ -28,7 +28,7 @@ from svc.sources.dtypes import DTYPES, by_content, text_with_gaps, whole_numbers
 from svc.sources.files import CappedReader, DataFile, address_of
 from svc.sources.parts import find_parts, probe_first
 from svc.sources.shapes import FIRST_LINES, shape_hint
-from svc.sources.table import TableBuilder, require_columns, wanted_hive
+from svc.sources.table import Finish, Table, TableBuilder, TableSource, require_columns, wanted_hive
 from svc.sources.text_files import (
     ARCHIVE_ERRORS,
     CODECS,
@@ -43,7 +43,6 @@ from svc.sources.text_files import (
 if TYPE_CHECKING:
     import pandas
 
-    from svc.sources.base import SourceContext
     from svc.sources.parts import Hive
 
 
@@ -114,25 +113,13 @@ class _Header:
         return [name if name in self.wanted else f"\0{index}" for index, name in enumerate(self.names)]
 
 
-class CsvSource:
+class CsvSource(TableSource[CsvOptions]):
     """A source of one csv file or several, local or remote, plain or compressed."""
 
     type_name: ClassVar[str] = "csv"
     Config: ClassVar[type[CsvOptions]] = CsvOptions
 
-    def __init__(self, config: CsvOptions, context: SourceContext) -> None:
-        self._config = config
-        self._context = context
-
-    def fetch(self) -> pandas.DataFrame:
-        """Return the wanted columns. Raises DataSourceError for a file that is missing, broken, or lacks a column."""
-        return self._read().finish(self._convert)
-
-    def fetch_arrow(self) -> pa.Table:
-        """Return the same as `fetch`, without pandas."""
-        return self._read().finish_arrow(self._convert)
-
-    def _read(self) -> TableBuilder:
+    def _whole(self, finish: Finish[Table]) -> Table:
         builder = TableBuilder(self._context, address_of(self._config.location, self._context))
         for part in find_parts(self._config, self._context, _EXTENSIONS):
             with part.open() as file:
@@ -141,7 +128,7 @@ class CsvSource:
                 n_before = builder.n_rows
                 for batch in self._batches(file, header):
                     builder.add(self._typed(batch.select(header.wanted), file.where, builder.n_rows - n_before))
-        return builder
+        return finish(builder, self._convert)
 
     def probe(self) -> list[str]:
         """Read the header row. For a folder or pattern, read that of its first file."""

@@ -19,13 +19,12 @@ from svc.errors import ConfigError, DataSourceError, SvcError
 from svc.late_imports import LateModule, import_late
 from svc.recipe.source_options import DuckdbOptions
 from svc.sources import arrow
-from svc.sources.table import TableBuilder, choose_columns, require_query_rows
+from svc.sources.table import Finish, Table, TableBuilder, TableSource, choose_columns, require_query_rows
 
 if TYPE_CHECKING:
     import pandas
     import pyarrow as pa
 
-    from svc.sources.base import SourceContext
 
 duckdb = LateModule("duckdb")
 
@@ -38,38 +37,20 @@ _LITERAL = re.compile(r"'([^'\n]{1,1000})'|\"([^\"\n]{1,1000})\"")
 _RESULT = "the query's result"
 
 
-class DuckdbSource:
+class DuckdbSource(TableSource[DuckdbOptions]):
     """A source that runs one SELECT. Relative paths in the query start at the recipe's folder."""
 
     type_name: ClassVar[str] = "duckdb"
     Config: ClassVar[type[DuckdbOptions]] = DuckdbOptions
 
-    def __init__(self, config: DuckdbOptions, context: SourceContext) -> None:
-        self._config = config
-        self._context = context
-
-    def fetch(self) -> pandas.DataFrame:
-        """Return all rows of the query. Raises DataSourceError, and SourceTooLarge above SVC_MAX_SQL_ROWS.
-
-        Raises ConfigError without the extra `duckdb`.
-        """
-        with self._whole() as builder:
-            return builder.finish()
-
-    def fetch_arrow(self) -> pa.Table:
-        """Return the same as `fetch`, without pandas."""
-        with self._whole() as builder:
-            return builder.finish_arrow()
-
-    @contextmanager
-    def _whole(self) -> Iterator[TableBuilder]:
+    def _whole(self, finish: Finish[Table]) -> Table:
         cap = self._context.settings.max_sql_rows
         with self._result() as (batches, columns):
             builder = self._builder(batches, columns)
             for batch in batches:
                 builder.add(batch.select(columns))
                 require_query_rows(builder.n_rows, cap)
-            yield builder
+            return finish(builder)
 
     def probe_and_sample(self, n_rows: int) -> Generator[str, None, pandas.DataFrame]:
         """Start the query, yield a line per check, then return its first rows. Later rows are not read."""

@@ -21,13 +21,12 @@ from svc.recipe.source_options import JsonlOptions
 from svc.sources.dtypes import as_dtype
 from svc.sources.files import DataFile, address_of
 from svc.sources.parts import find_parts, probe_first
-from svc.sources.table import TableBuilder, require_columns, wanted_hive
+from svc.sources.table import Finish, Table, TableBuilder, TableSource, require_columns, wanted_hive
 from svc.sources.text_files import ARCHIVE_ERRORS, CODECS, is_whole_archive, kind_of, open_stream
 
 if TYPE_CHECKING:
     import pandas
 
-    from svc.sources.base import SourceContext
     from svc.sources.parts import Hive, Part
 
 _EXTENSIONS = tuple(f"{kind}{suffix}" for kind in (".jsonl", ".ndjson", ".json") for suffix in ("", *CODECS))
@@ -39,28 +38,13 @@ _ROW = re.compile(r" in row ([0-9]{1,9})$")
 _SHOWN_BYTES = 60
 
 
-class JsonlSource:
+class JsonlSource(TableSource[JsonlOptions]):
     """A source of one file of JSON lines or several, local or remote, plain or compressed."""
 
     type_name: ClassVar[str] = "jsonl"
     Config: ClassVar[type[JsonlOptions]] = JsonlOptions
 
-    def __init__(self, config: JsonlOptions, context: SourceContext) -> None:
-        self._config = config
-        self._context = context
-
-    def fetch(self) -> pandas.DataFrame:
-        """Return the wanted columns. Raises DataSourceError for a file that is missing or broken.
-
-        Also raises it if no line of any file has a wanted column.
-        """
-        return self._read().finish()
-
-    def fetch_arrow(self) -> pa.Table:
-        """Return the same as `fetch`, without pandas."""
-        return self._read().finish_arrow()
-
-    def _read(self) -> TableBuilder:
+    def _whole(self, finish: Finish[Table]) -> Table:
         where = address_of(self._config.location, self._context)
         builder, seen = TableBuilder(self._context, where), dict[str, None]()
         for part in find_parts(self._config, self._context, _EXTENSIONS):
@@ -71,7 +55,7 @@ class JsonlSource:
         if not seen:
             raise DataSourceError(f"{where} is empty")
         require_columns([*(self._context.columns or ()), *self._config.dtype], seen, where)
-        return builder
+        return finish(builder)
 
     def probe(self) -> list[str]:
         """Read the first lines. For a folder or pattern, read those of its first file."""

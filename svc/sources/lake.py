@@ -19,14 +19,13 @@ from svc.errors import ConfigError, DataSourceError, SvcError
 from svc.logs import redact_text
 from svc.sources import arrow
 from svc.sources.prefilter import condition, is_comparable
-from svc.sources.table import TableBuilder, choose_columns
+from svc.sources.table import Finish, Table, TableBuilder, TableSource, choose_columns
 
 if TYPE_CHECKING:
     import pandas
     from numpy.typing import NDArray
 
     from svc.recipe.filter_tree import RowFilter
-    from svc.sources.base import SourceContext
 
 BOUNDED_BATCH_ROWS = 1024
 _SAMPLE_BATCH_ROWS = 1024
@@ -50,33 +49,18 @@ class LakeTable(ABC):
         """Return the condition that a column is `gte` or `lte` a number or `any` of texts, or None if it cannot."""
 
 
-class LakeSource(ABC):
+class LakeSource(TableSource[Any]):
     type_name: ClassVar[str]
-
-    def __init__(self, config: Any, context: SourceContext) -> None:
-        self._config = config
-        self._context = context
 
     @abstractmethod
     def _open(self) -> LakeTable: ...
 
-    def fetch(self) -> pandas.DataFrame:
-        """Return the wanted columns. Raises DataSourceError for a table that cannot be read or lacks a column.
-
-        Raises ConfigError without the library of the format.
-        """
-        return self._whole().finish()
-
-    def fetch_arrow(self) -> pa.Table:
-        """Return the same as `fetch`, without pandas."""
-        return self._whole().finish_arrow()
-
-    def _whole(self) -> TableBuilder:
+    def _whole(self, finish: Finish[Table]) -> Table:
         with self._table() as table:
             builder, columns = self._begin(table)
             for batch in table.batches(columns, None, self._batch_rows):
                 builder.add(batch)
-            return builder
+            return finish(builder)
 
     def fetch_where(
         self, where: RowFilter, keep: Callable[[pandas.DataFrame], NDArray[np.bool_]]

@@ -6,7 +6,7 @@ import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, BinaryIO, ClassVar, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +19,7 @@ from svc.sources.files import DataFile, address_of, refuse_expansion
 from svc.sources.parquet_pages import DELTA_ENCODINGS, chunk_size, texts_size
 from svc.sources.parts import find_parts, probe_first
 from svc.sources.prefilter import row_groups
-from svc.sources.table import TableBuilder, choose_columns, wanted_hive
+from svc.sources.table import Finish, Table, TableBuilder, TableSource, choose_columns, wanted_hive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from svc.recipe.filter_tree import RowFilter
-    from svc.sources.base import SourceContext, TableBounds
+    from svc.sources.base import TableBounds
     from svc.sources.parts import Hive, Part
 
 _BATCH_ROWS = 512 * 1024
@@ -38,28 +38,15 @@ _LEAST_CELL_BYTES = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, _BYTES: 4}
 _SAMPLE_BUFFER_BYTES = 256 * 1024
 """Buffer for a sample. Without it, Arrow reads each column chunk of a row group whole."""
 _EXTENSIONS = (".parquet",)
-Table = TypeVar("Table")
 
 
-class ParquetSource:
+class ParquetSource(TableSource[ParquetOptions]):
     """A source of one Parquet file or several, local or remote."""
 
     type_name: ClassVar[str] = "parquet"
     Config: ClassVar[type[ParquetOptions]] = ParquetOptions
 
-    def __init__(self, config: ParquetOptions, context: SourceContext) -> None:
-        self._config = config
-        self._context = context
-
-    def fetch(self) -> pandas.DataFrame:
-        """Return the wanted columns. Raises DataSourceError for a file that is missing, broken, or lacks a column."""
-        return self._whole(TableBuilder.finish)
-
-    def fetch_arrow(self) -> pa.Table:
-        """Return the same as `fetch`, without pandas."""
-        return self._whole(TableBuilder.finish_arrow)
-
-    def _whole(self, finish: Callable[[TableBuilder], Table]) -> Table:
+    def _whole(self, finish: Finish[Table]) -> Table:
         where = address_of(self._config.location, self._context)
         builder = TableBuilder(self._context, where)
         for part in find_parts(self._config, self._context, _EXTENSIONS):

@@ -6,7 +6,9 @@ distinct id once.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +21,7 @@ from svc.recipe.problems import nearest
 from svc.sources import arrow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     import pandas as pd
 
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
 else:
     pd = LateModule("pandas")
 
+Options = TypeVar("Options")
+Table = TypeVar("Table")
+Finish = Callable[..., Table]
 Codes = np.ndarray[Any, np.dtype[np.int32]]
 _TEXT = pa.large_string()
 _WAITING_BYTES = 64 << 20
@@ -76,6 +81,30 @@ def require_query_rows(n_rows: int, cap: int) -> None:
 def wanted_hive(context: SourceContext, hive: Hive) -> list[str]:
     """Return the wanted partition columns of a file."""
     return [name for name in hive if context.columns is None or name in context.columns]
+
+
+class TableSource(ABC, Generic[Options]):
+    """A source that collects its rows in a TableBuilder."""
+
+    def __init__(self, config: Options, context: SourceContext) -> None:
+        self._config = config
+        self._context = context
+
+    def fetch(self) -> pd.DataFrame:
+        """Return the wanted columns of all rows.
+
+        Raises DataSourceError for a table that is missing or broken or lacks a column, SourceTooLarge for a query with
+        more rows than SVC_MAX_SQL_ROWS, and ConfigError without the extra of the source.
+        """
+        return self._whole(TableBuilder.finish)
+
+    def fetch_arrow(self) -> pa.Table:
+        """Return the same as `fetch`, without pandas."""
+        return self._whole(TableBuilder.finish_arrow)
+
+    @abstractmethod
+    def _whole(self, finish: Finish[Table]) -> Table:
+        """Collect all rows, and return the result of `finish` for their TableBuilder."""
 
 
 class TableBuilder:

@@ -21,7 +21,7 @@ from svc.asking.item_tables import MetadataTable, load_metadata
 from svc.errors import MetadataError
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
-from svc.sources.parquet import ParquetSource
+from svc.sources.table import TableSource
 from tests.serving import artifacts
 from tests.serving.artifacts import ids
 
@@ -250,7 +250,7 @@ def test_values_are_the_same_through_pandas(tmp_path: Path, monkeypatch: pytest.
     fields = [name for name in columns if name != "item_id"]
     loaded = recipe(tmp_path, source={"type": "parquet", "path": "items.parquet"}, fields=fields)
     if through == "pandas":
-        monkeypatch.delattr(ParquetSource, "fetch_arrow")
+        monkeypatch.delattr(TableSource, "fetch_arrow")
     table = load(loaded)
     assert table is not None
     assert list(table.rows) == [
@@ -272,7 +272,7 @@ def test_a_plug_in_source_without_arrow_tables_has_the_same_bounds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ten rows for each of the three items are read, and one more is refused."""
-    monkeypatch.delattr(ParquetSource, "fetch_arrow")
+    monkeypatch.delattr(TableSource, "fetch_arrow")
     monkeypatch.setattr("svc.sources.base.LEAST_ROWS", 1)
     loaded = recipe(tmp_path, source={"type": "parquet", "path": "items.parquet"}, fields=["title"])
     texts = [f"i{row}" for row in range(31)]
