@@ -53,14 +53,12 @@ def test_old_items_at_the_beginning_may_have_left_the_metadata(tmp_path: Path) -
     assert not [line for line in result.checks if "item_metadata has" in line]
 
 
-def test_metadata_that_cannot_be_read_causes_a_warning_of_a_training(tmp_path: Path) -> None:
-    """A server goes on with the metadata that it has, so a training does not need it."""
+def test_metadata_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    """A server that starts with this recipe would refuse it too."""
     write_csv(tmp_path / "rows.csv", choices())
     declared = metadata(tmp_path, ITEMS)
     (tmp_path / "items.csv").unlink()
-    result = tried(tmp_path, item_metadata=declared)
-    assert result.outcome.exit_code == 0
-    assert "items.csv" in result.hints("metadata_unreadable")[0]
+    assert "items.csv" in both_refuse(tried(tmp_path, item_metadata=declared))
 
 
 def test_a_server_tells_of_few_items_at_the_load_and_in_health(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from svc import events, logs
 from svc.asking.item_tables import read_item_table
-from svc.errors import MetadataError, MinDataViolation, SvcError
+from svc.errors import MinDataViolation
 from svc.model.features import FEATURE_VERSION, FeatureState
 from svc.progress import Progress
 from svc.recipe.filter_tree import TEXT, either
@@ -112,7 +112,8 @@ def load(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str],
     n_rows, drop_count = len(interactions), interactions.drop_count
     logs.emit(events.DATA_CLEANSED, n_rows=n_rows, drop_count=drop_count, **interactions.filter_counts, **counts)
     check_thresholds(interactions, recipe.cleansing)
-    _check_metadata(loaded, settings, variables, interactions)
+    for doubt in metadata_doubts(loaded, settings, variables, interactions.item_ids):
+        logs.emit(events.RECIPE_WARNING, **doubt._asdict())
     sides = _sides(loaded, settings, variables, interactions, progress, gone=forgotten)
     return TrainingData(interactions, n_fetched, sides, _sample(loaded, interactions))
 
@@ -126,24 +127,6 @@ def _sample(loaded: LoadedRecipe, interactions: Interactions) -> UserSample | No
         n_rows = len(sample.interactions)
         logs.emit(events.USERS_SAMPLED, n_users=len(interactions.user_ids), n_sampled=len(sample.rows), n_rows=n_rows)
     return sample
-
-
-def _check_metadata(
-    loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str], interactions: Interactions
-) -> None:
-    """Log a warning if the metadata lacks many items. Raise MetadataError if it has none of them.
-
-    A table that cannot be read only causes a warning, because a server goes on with the one that it has.
-    """
-    try:
-        for doubt in metadata_doubts(loaded, settings, variables, interactions.item_ids):
-            logs.emit(events.RECIPE_WARNING, **doubt._asdict())
-    except MetadataError:
-        raise
-    except SvcError as error:
-        logs.emit(
-            events.RECIPE_WARNING, code="metadata_unreadable", field="item_metadata.source", message=error.message
-        )
 
 
 def uses_time(recipe: Recipe) -> bool:
