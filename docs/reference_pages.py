@@ -371,6 +371,8 @@ def python() -> str:
         + _class("svc.Recommender", svc.Recommender)
         + _documented("svc.compare", svc.compare, 2)
         + _class("svc.Comparison", svc.Comparison)
+        + _documented("svc.experiment", svc.experiment, 2)
+        + _class("svc.Experiment", svc.Experiment)
         + _documented("svc.evaluate", svc.evaluate, 2)
         + _class("svc.Evaluation", svc.Evaluation)
     )

@@ -32,8 +32,10 @@ _OFFERED = {
     "Comparison": "svc.library.comparison",
     "evaluate": "svc.library.evaluation",
     "Evaluation": "svc.library.evaluation",
+    "experiment": "svc.library.experiment",
+    "Experiment": "svc.library.experiment",
 }
-__all__ = ["Comparison", "Evaluation", "Recommender", "TrainResult", "compare", "errors", "evaluate", "load", "train"]
+__all__ = [*sorted(_OFFERED), "errors"]  # noqa: PLE0604 - every key is text
 
 
 def __getattr__(name: str) -> Any:

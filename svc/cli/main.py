@@ -23,7 +23,7 @@ import typer
 from typer.exceptions import TyperException
 
 from svc import __version__, events, logs
-from svc.cli import demo, forget, inspect, keygen, recommend, report, schema, serve, train, validate, versions
+from svc.cli import arms, demo, forget, inspect, keygen, recommend, report, schema, serve, train, validate, versions
 from svc.errors import ConfigError, SvcError, UsageError, exhaustion
 from svc.settings import Settings, clamped_variables, misspelt_variables
 
@@ -40,6 +40,7 @@ COMMANDS: dict[str, tuple[Callable[..., int | None], str]] = {
     "forget": (forget.command, forget.EPILOG),
     "recommend": (recommend.command, recommend.EPILOG),
     "serve": (serve.command, serve.EPILOG),
+    "experiment": (arms.command, arms.EPILOG),
     "schema": (schema.command, schema.EPILOG),
     "demo": (demo.command, demo.EPILOG),
 }

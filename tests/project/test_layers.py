@@ -41,8 +41,10 @@ MAY_IMPORT = {
     "export": BASE | {"recipe", "sources", "artifact", "model", "asking"},
     "training": BASE | {"recipe", "sources", "artifact", "model", "asking"},
     "serving": BASE | {"recipe", "sources", "artifact", "model", "asking"},
-    "library": BASE | {"recipe", "sources", "artifact", "model", "asking", "export", "training", "serving"},
-    "cli": BASE | {"recipe", "sources", "artifact", "model", "asking", "export", "training", "serving"},
+    "experiments": BASE | {"recipe", "asking", "training"},
+    "library": BASE
+    | {"recipe", "sources", "artifact", "model", "asking", "export", "experiments", "training", "serving"},
+    "cli": BASE | {"recipe", "sources", "artifact", "model", "asking", "export", "experiments", "training", "serving"},
 }
 NOT_WHILE_SERVING = {"optuna", "irspack", "sklearn", "scipy"}
 

@@ -292,9 +292,9 @@ def from_rows(
     rows without an id if `cleansing.drop_null_ids` is False.
     """
     frame, positions = rows.frame, rows.positions
-    users, user_names = _codes(frame[schema.user_column])
-    items, item_names = _codes(frame[schema.item_column])
-    times = _times(frame, schema) if with_times else None
+    users, user_names = id_codes(frame[schema.user_column])
+    items, item_names = id_codes(frame[schema.item_column])
+    times = read_times(frame, schema) if with_times else None
     dropped: dict[str, int] = {"where": rows.n_dropped or 0}
     reasons: dict[str, str] = {}
     keep = (users >= 0) & (items >= 0)
@@ -469,7 +469,7 @@ def _row_weights(frame: pd.DataFrame, schema: InteractionSchema, cleansing: Clea
     return None
 
 
-def _codes(column: pd.Series) -> tuple[Codes, NDArray[np.object_]]:
+def id_codes(column: pd.Series) -> tuple[Codes, NDArray[np.object_]]:
     """Return the code of each row's id, (n,), and the distinct ids as text. The code of a null or blank id is −1."""
     categorical = column.array if isinstance(column.dtype, pd.CategoricalDtype) else column.astype("category").array
     names = np.asarray([str(name) for name in categorical.categories], dtype=object)
@@ -489,7 +489,7 @@ def check_unused_times(frame: pd.DataFrame, schema: InteractionSchema) -> None:
     if schema.time_column is None or not len(frame):
         return
     for rows in (frame.head(_FIRST_ROWS), frame):
-        bad = _times(rows, schema) == BAD_TIME
+        bad = read_times(rows, schema) == BAD_TIME
         if not bad.all():
             return
     raise MinDataViolation(
@@ -499,7 +499,7 @@ def check_unused_times(frame: pd.DataFrame, schema: InteractionSchema) -> None:
     )
 
 
-def _times(frame: pd.DataFrame, schema: InteractionSchema) -> Times:
+def read_times(frame: pd.DataFrame, schema: InteractionSchema) -> Times:
     assert schema.time_column is not None, "the recipe asks for time_column wherever times are used"
     column = time_column(frame, schema.time_columns)
     if pd.api.types.is_numeric_dtype(column.dtype) and schema.time_form is None:

@@ -1,0 +1,1 @@
+"""Experiments: reading of the served log and of events, and the comparison of the arms."""
