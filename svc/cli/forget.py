@@ -58,7 +58,7 @@ def command(
     ids = _ids(user or [], users)
     loaded, _ = load(recipe_file, env_var, settings, for_serving=True)
     keys = verifying_keys(settings, unsigned=unsigned)
-    if not dry_run and not keys.kids():
+    if not dry_run and not keys.entries:
         raise ConfigError("svc forget signs the versions anew: set SVC_SIGNING_KEYS")
     from svc.artifact.lock import run_lock
 

@@ -88,6 +88,7 @@ def test_the_keys_of_nested_objects_are_counted() -> None:
 
 
 BOOST = 'unknown field; a boost names its items by a filter: {"filter": {"genres": {"any": ["Drama"]}}, "factor": 2}'
+STRING = 'Input should be a valid string; ids are strings: "17", not 17'
 WHOLE = "Input should be a whole number without quotes, such as 3"
 MESSAGES: dict[str, tuple[str, object, str]] = {
     "explain as a switch": (
@@ -96,6 +97,12 @@ MESSAGES: dict[str, tuple[str, object, str]] = {
         f"explain: {WHOLE}: most reasons for each item",
     ),
     "a number in quotes": (RECOMMEND, {"user_id": "u1", "limit": "3"}, f"limit: {WHOLE}: most items to return"),
+    "a number as an id": (RECOMMEND, {"user_id": 17}, f"user_id: {STRING}"),
+    "a number as an id in a list": (
+        RECOMMEND,
+        {"user_id": "u1", "exclude_items": ["a", 17]},
+        f"exclude_items.1: {STRING}",
+    ),
     "count": (RECOMMEND, {"user_id": "u1", "count": 3}, "count: unknown field; did you mean limit?"),
     "n": (RECOMMEND, {"user_id": "u1", "n": 3}, "n: unknown field; did you mean limit?"),
     "user": (RECOMMEND, {"user": "u1"}, "user: unknown field; did you mean user_id?"),

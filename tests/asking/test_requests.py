@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from svc.asking import requests
+from svc.asking.page import RelatedRow
 from svc.asking.parsing import Rejected, parse
 from svc.asking.requests import RecommendBatch, RecommendRequest, RelatedBatch, RelatedRequest, UsersRequest
 from svc.errors import ValidationFailed
@@ -118,6 +119,7 @@ def test_a_step_parses_one_element_of_a_large_batch(schema: Any, field: str, mon
         (RecommendBatch, "requests", requests.MAX_BATCH),
         (RecommendRequest, "exclude_items", requests.MAX_EXCLUDED),
         (RelatedRequest, "seed_items", requests.MAX_SEEDS),
+        (RelatedRow, "seed_items", requests.MAX_SEEDS),
     ],
 )
 def test_a_list_that_is_too_long_is_named(schema: Any, name: str, most: int) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import svc
 from svc.artifact import store_local
+from svc.artifact.keys import parse_signing_keys, public_entry
 from svc.artifact.store import Store
 from svc.cli import main
 from tests.cli.conftest import KEY, history, last_error, train
@@ -43,13 +44,18 @@ def live(shop: Path) -> svc.Recommender:
 def test_every_version_forgets_and_the_log_stays_whole(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Other users keep their answers. A rollback goes to the rewritten version that was live before."""
     before, others = history(shop, capsys), live(shop).recommend(OTHER)
+    (shop.parent / "out" / "all.csv.manifest.json").write_text("{}", encoding="utf-8")
     assert len(files_with(shop, PERSON)) == 3
     assert main.run(["forget", str(shop), "--user", PERSON, "--dry-run"]) == 0
-    assert capsys.readouterr().out.count("would be rewritten") == 3
+    printed = capsys.readouterr().out
+    assert printed.count("would be rewritten") == 3
+    assert "not touched" not in printed
     assert history(shop, capsys) == before
     assert main.run(["forget", str(shop), "--user", PERSON, "--user", "nobody"]) == 0
     printed = capsys.readouterr().out
     assert printed.count("was rewritten as") == 3
+    assert "not touched: the export all.csv\n" in printed
+    assert "not touched: data, exports and copies elsewhere" in printed
     assert printed.count("which is live") == 1
     after = history(shop, capsys)
     assert files_with(shop, PERSON) == []
@@ -68,8 +74,21 @@ def test_every_version_forgets_and_the_log_stays_whole(shop: Path, capsys: pytes
     assert [found["count"] for found in forgot] == [2, 2, 2]
     assert main.run(["rollback", str(shop)]) == 0
     assert PERSON not in live(shop).users()
+    shop.write_text(shop.read_text().replace("books.csv", '"${SVC_RECIPE_UNSET}"'), encoding="utf-8")
     assert main.run(["forget", str(shop), "--user", PERSON]) == 0
     assert "no version knows this user" in capsys.readouterr().out
+
+
+def test_only_keys_that_sign_write(shop: Path, capsys: Any, monkeypatch: Any) -> None:
+    """Keys that only verify are enough for a dry run, of versions with an Ed25519 signature."""
+    monkeypatch.setenv("SVC_ARTIFACT_SIGNATURE", "ed25519")
+    assert main.run(["forget", str(shop), "--user", OTHER]) == 0
+    kid, key = parse_signing_keys(KEY).active
+    monkeypatch.setenv("SVC_VERIFY_KEYS", public_entry(kid, key))
+    monkeypatch.delenv("SVC_SIGNING_KEYS")
+    assert main.run(["forget", str(shop), "--user", PERSON]) == 8
+    assert "svc forget signs the versions anew" in last_error(capsys)["error"]
+    assert main.run(["forget", str(shop), "--user", PERSON, "--dry-run"]) == 0
 
 
 def test_a_hold_and_an_ed25519_signature_stay(shop: Path, capsys: Any, monkeypatch: Any) -> None:
@@ -99,7 +118,6 @@ def test_versions_in_an_object_store_forget_too(recipe: Path, objects_in_memory:
 
 def test_a_server_with_serials_accepts_the_rewritten_version(shop: Path, monkeypatch: Any, tmp_path: Path) -> None:
     """A version that a rollback made live has a lower serial than one that was served."""
-    from svc.artifact.keys import parse_signing_keys
     from svc.artifact.replay import ReplayGuard
     from svc.artifact.store import open_store, verify_blob
     from svc.settings import Settings

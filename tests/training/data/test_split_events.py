@@ -238,3 +238,4 @@ def test_the_cut_off_is_that_of_target_rows() -> None:
     rows += [Event("a", "x", "view", time) for time in range(10, 30)]
     plan = Split(scheme="time_global", heldout_ratio=0.4, seed=1)
     assert global_cutoff(cleaned(rows, ["buy"], ["buy"]), plan) == 2 * NS
+    assert global_cutoff(cleaned(rows, None, None, dedup="none"), plan) == 3 * NS
