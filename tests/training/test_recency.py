@@ -368,7 +368,7 @@ def test_the_cold_start_model_weights_histories_by_its_own_recency(
     again = codec.decode(memoryview(payload(result.artifact)))
     if again.history.recency_beside:
         again.cold = None
-        with pytest.raises(PayloadInvalid, match="recency of the second part"):
+        with pytest.raises(PayloadInvalid, match="second part, which weighs them by its own"):
             check_sizes(again)
 
 

@@ -19,6 +19,7 @@ from svc.model.ranker.page_ranker import REORDERED
 from svc.model.ranking.query import Ranking
 from svc.recipe.load import LoadedRecipe
 from svc.recipe.schema import BASELINE
+from svc.sources.base import DataSource, build_source
 from svc.training.judging.evaluator import Rows
 from svc.training.judging.rankers import ServedRanker
 from svc.training.ranker.learn import OrderedRanker
@@ -224,10 +225,15 @@ def test_a_ranking_that_would_take_too_long_keeps_the_order_of_the_winner(
     assert loaded_model(slow, encoded).ranker is None
 
 
-def test_metadata_that_cannot_be_read_is_left_out_with_the_reason(make_recipe: Make, tmp_path: Path, log: Log) -> None:
-    loaded = recipe(make_recipe, tmp_path, by_genre=True)
-    (tmp_path / "genres.csv").unlink()
-    head, _ = trained(loaded)
+def test_metadata_that_goes_during_the_search_is_left_out_with_the_reason(
+    make_recipe: Make, tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build_after_the_search(*arguments: Any) -> DataSource:
+        (tmp_path / "genres.csv").unlink()
+        return build_source(*arguments)
+
+    monkeypatch.setattr("svc.training.ranker.record.build_source", build_after_the_search)
+    head, _ = trained(recipe(make_recipe, tmp_path, by_genre=True))
     (left_out,) = records_of(log, "ranker_metadata_left_out")
     assert "genres.csv" in left_out["reason"]
     assert not [feature for feature in head["ranker"]["features"] if feature["group"] in {"labels", "numbers"}]
