@@ -289,6 +289,8 @@ NEW_ITEMS_LOADED = _event("new_items_loaded", "info", "name n_ids n_new")
 """A new or changed list of new items is used."""
 NEW_ITEMS_LOAD_FAILED = _event("new_items_load_failed", "warning", "name error")
 """A list of new items cannot be read or used. The last list stays."""
+SERVED_LOG_FAILED = _event("served_log_failed", "error", "name error lines")
+"""Lines of the served log were lost. Said at most once a minute, with the number of lines since the last event."""
 # Server: requests.
 REQUEST_FAILED = _event("request_failed", "error", "error")
 """A request ended with 500."""

@@ -17,6 +17,7 @@ from svc.late_imports import import_late
 
 UNKNOWN_RECIPE = "<unknown>"
 LATENCY_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+SHARE_BUCKETS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 BATCH_SIZE_BUCKETS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 256.0)
 
 
@@ -133,6 +134,21 @@ UNKNOWN_FEATURES = _metric(
     "recipe",
     "Features that answers name in ignored_features.",
 )
+EXPERIMENT_REQUESTS = _metric(
+    "svc_v1_experiment_requests_total",
+    "counter",
+    "recipe arm status",
+    "Requests and batch elements with a unit, by arm. Status no_model: the first arm answered for an arm without model.",
+)
+SHADOWS = _metric("svc_shadow_total", "counter", "recipe result", "Shadow rankings: compared, dropped or failed.")
+SHADOW_OVERLAP = _metric(
+    "svc_shadow_overlap",
+    "histogram",
+    "recipe",
+    "Share of an answer's items that the shadow ranking has too.",
+    SHARE_BUCKETS,
+)
+SERVED_LOG_LINES = _metric("svc_served_log_lines_total", "counter", "result", "Lines of served logs: written, or lost.")
 HEAD_REFUSALS = _metric(
     "svc_head_refusals_total",
     "counter",
@@ -153,6 +169,10 @@ COUNTED_BY_REQUESTS = (
     FALLBACKS,
     COLD_STARTS,
     UNKNOWN_FEATURES,
+    EXPERIMENT_REQUESTS,
+    SHADOWS,
+    SHADOW_OVERLAP,
+    SERVED_LOG_LINES,
     HEAD_REFUSALS,
     AUTH_FAILURES,
     KEY_REFUSALS,

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Final, Literal
 
 RECIPE_NAME: Final = "[A-Za-z0-9_-]{1,64}"
+NAME_PATTERN: Final = f"^{RECIPE_NAME}$"
+ARM_MARK: Final = "@"
+"""Stands between the names of a recipe and of an arm, because no recipe's name can contain it."""
 KEY_ID: Final = "[A-Za-z0-9_.-]{1,64}"
 """The kid of a signing key or an API key."""
 RUN_ID: Final = "[A-Za-z0-9_.-]{1,64}"
@@ -30,3 +33,8 @@ def is_float_text(name: str) -> bool:
 def stem_of(file: str) -> str:
     """Return the name of a recipe file without its ending."""
     return file.removesuffix(".yaml").removesuffix(".yml")
+
+
+def arm_name(recipe: str, arm: str) -> str:
+    """Return the name under which a server keeps the model of an arm."""
+    return recipe + ARM_MARK + arm

@@ -26,7 +26,7 @@ from svc.artifact.store import Blob, Store
 from svc.artifact.version_log import MAX_SERIAL
 from svc.atomic_write import replace_file
 from svc.errors import ArtifactExpired, ArtifactReplayed, HeaderInvalid
-from svc.names import RECIPE_NAME
+from svc.names import ARM_MARK, RECIPE_NAME
 from svc.settings import Settings
 
 _NAME: Final = re.compile(RECIPE_NAME)
@@ -190,8 +190,10 @@ class ReplayGuard:
         highest = self.state.highest(trained_for, parsed.kid)
         if highest is None or (serial is not None and serial >= highest):
             return
-        if trained_for == name:  # the log of recipe `name` must not permit artifacts of another recipe
-            log = version_log.parse(store.read_log(), keys, name)
+        # The log of recipe `name` must not permit artifacts of another recipe. An arm has the artifact of any recipe,
+        # and each line of a log is signed for the recipe that wrote it.
+        if trained_for == name or ARM_MARK in name:
+            log = version_log.parse(store.read_log(), keys, trained_for)
             if log.permits(blob.sha256, parsed.kid, highest):
                 return
         logs.emit(events.ARTIFACT_REPLAYED, name=name, kid=parsed.kid, serial=serial, highest=highest)

@@ -59,7 +59,7 @@ class Offer:
         metadata if the recipe has a filter. Raises DataSourceError and MetadataError if a table cannot be read, because
         there is no earlier list to use instead.
         """
-        policy, item_ids = Policy.of(recipe.recipe), ids_with(model.item_ids, new_items)
+        policy, item_ids = Policy.of(recipe), ids_with(model.item_ids, new_items)
         if filters is None:
             has_filter = policy.filter is not None
             filters = load_metadata(recipe, settings, item_ids, variables).filters if has_filter else NO_FIELDS

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from svc.recipe.filter_tree import Filter, parse_filter
-from svc.recipe.schema import Recipe
 
 if TYPE_CHECKING:
-    from svc.recipe.serving_schema import Timed
+    from svc.recipe.load import LoadedRecipe
+    from svc.recipe.serving_schema import Experiment, Serving, Timed
 
 Rule = TypeVar("Rule")
 
@@ -45,6 +45,9 @@ class Policy:
     """The item id and the position of each pin."""
     users: bool = False
     """True if requests may ask for users of an item (`:recommend-users`)."""
+    experiment: Split | None = None
+    """The arms between which requests are divided, or None without an experiment."""
+    served_log: LogSettings | None = None
 
     @property
     def timed(self) -> bool:
@@ -57,8 +60,21 @@ class Policy:
         return bool(self.diversity or self.limits or self.boosts or self.pins)
 
     @classmethod
-    def of(cls, recipe: Recipe) -> Policy:
-        serving, kinds = recipe.serving, recipe.filter_kinds
+    def of(cls, loaded: LoadedRecipe) -> Policy:
+        """Return the rules of a recipe, with its experiment and the settings of its log."""
+        serving, kinds = loaded.recipe.serving, loaded.recipe.filter_kinds
+        log = serving.served_log
+        folder = loaded.served_log_folder
+        return replace(
+            cls._of_rules(serving, kinds),
+            experiment=None if serving.experiment is None else _split(serving, serving.experiment, kinds),
+            served_log=None
+            if log is None or folder is None
+            else LogSettings(str(folder), log.share, log.rotate_minutes, log.keep_days),
+        )
+
+    @classmethod
+    def _of_rules(cls, serving: Serving, kinds: Mapping[str, str]) -> Policy:
         return cls(
             filter=None if serving.filter is None else parse_filter(serving.filter, kinds),
             popular_fallback=serving.fallback == "popular",
@@ -73,6 +89,44 @@ class Policy:
 
 
 DEFAULT_POLICY = Policy()
+
+
+class ArmOfModel(NamedTuple):
+    """An arm: its rules for the model of the recipe, or None if it has an artifact of its own."""
+
+    name: str
+    weight: int
+    policy: Policy | None
+
+
+class Split(NamedTuple):
+    """An experiment: how requests are divided between arms. `shadow` has the index of an arm and a share."""
+
+    name: str
+    salt: str
+    arms: tuple[ArmOfModel, ...]
+    shadow: tuple[int, float] | None
+
+
+class LogSettings(NamedTuple):
+    """Where and how long the served log is kept."""
+
+    folder: str
+    share: float
+    rotate_minutes: int
+    keep_days: int
+
+
+def _split(serving: Serving, experiment: Experiment, kinds: Mapping[str, str]) -> Split:
+    arms = tuple(
+        ArmOfModel(arm.name, arm.weight, Policy._of_rules(arm.rules(serving), kinds) if arm.path is None else None)
+        for arm in experiment.arms
+    )
+    shadow = experiment.shadow
+    names = [arm.name for arm in arms]
+    return Split(
+        experiment.name, experiment.salt, arms, None if shadow is None else (names.index(shadow.arm), shadow.share)
+    )
 
 
 def active(schedule: Iterable[Scheduled[Rule]], now: float) -> list[Rule]:

@@ -78,6 +78,13 @@ FilterAsked = Annotated[
     Field(description="Conditions on the recipe's filter fields. Only items that satisfy them are ranked."),
 ]
 UserId = Annotated[Id | None, Kind.ID, Field(description="A user of the training data.")]
+Unit = Annotated[
+    Id | None,
+    Field(
+        description="Who is asked for, if there is no `user_id`: a visitor or a session. It decides the arm of the "
+        "recipe's experiment, and changes nothing else."
+    ),
+]
 UserFeatures = Annotated[
     Features | None, Field(description="Features of a user that training never saw. Not used for a known user.")
 ]
@@ -175,6 +182,7 @@ class UserFields(Question):
     """The fields that describe a user, and that vary the user's pages."""
 
     user_id: UserId = None
+    unit: Unit = None
     user_features: UserFeatures = None
     include_seen: Annotated[
         bool | None,
@@ -276,6 +284,7 @@ class RelatedRequest(ItemsRequest):
         ItemFeatures | None, Field(description="Features of one unseen item, or of several by item id.")
     ] = None
     user_features: Annotated[Features | None, Field(description="Features of the user, added to the seeds.")] = None
+    unit: Unit = None
 
 
 class UsersRequest(Question):

@@ -19,6 +19,7 @@ from svc.asking.requests import (
     HistoryMode,
     Question,
     RecommendRequest,
+    Unit,
     UserFeatures,
     UserId,
     lacks,
@@ -44,6 +45,7 @@ class RerankRequest(Question):
     )
 
     user_id: UserId = None
+    unit: Unit = None
     history: ChosenItems = None
     history_mode: HistoryMode = "append"
     user_features: UserFeatures = None

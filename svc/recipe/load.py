@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os.path import isdir
 from pathlib import Path
 from typing import Any, Literal
@@ -16,9 +16,10 @@ from pydantic import ValidationError
 
 from svc.errors import RecipeError, RecipeSecurityError, RecipeUnreadable
 from svc.local_paths import absolute
+from svc.names import arm_name
 from svc.recipe import fingerprint, paths, problems, variables
 from svc.recipe.algorithms import canonical_name
-from svc.recipe.schema import DEDUP_OF_EVENTS, Recipe
+from svc.recipe.schema import DEDUP_OF_EVENTS, Output, Recipe
 from svc.recipe.source_options import BUILT_IN_OPTIONS, Located, SourceSpec
 from svc.recipe.training_schema import Features, default_algorithms, with_default_split
 from svc.recipe.yaml_reader import MAX_BYTES, parse_yaml
@@ -113,6 +114,23 @@ class LoadedRecipe:
         location = self.recipe.output.location
         return location.uri if location.is_remote else str(location.resolve(self.base_dir))
 
+    @property
+    def served_log_folder(self) -> Path | None:
+        """Return the absolute folder of the served log, or None without a log."""
+        log = self.recipe.serving.served_log
+        return None if log is None else log.location.resolve(self.base_dir)
+
+    @property
+    def arms(self) -> tuple[LoadedRecipe, ...]:
+        """Return a recipe for each arm with an artifact of its own, with the rules of the arm, named `RECIPE@ARM`."""
+        serving, arms = self.recipe.serving, list[LoadedRecipe]()
+        for arm in serving.arms:
+            if arm.path is not None:
+                changed = {"name": arm_name(self.recipe.name, arm.name), "output": Output(path=arm.path)}
+                own = arm.rules(serving).model_copy(update={"experiment": None, "served_log": None})
+                arms.append(replace(self, recipe=self.recipe.model_copy(update={**changed, "serving": own})))
+        return tuple(arms)
+
 
 def load_recipe(
     source: Path | Mapping[str, Any],
@@ -165,7 +183,12 @@ class _Loading:
         for where, spec in recipe.sources().items():
             if not self.for_serving or where.split(".")[0] in _SERVED:
                 self._check_source(spec, where, problems.value_at(tree, tuple(where.split("."))))
-        self._check_output(recipe)
+        self._check_artifact(recipe.output, "output.path")
+        for index, arm in enumerate(recipe.serving.arms):
+            if arm.path is not None:
+                self._check_artifact(Output(path=arm.path), f"serving.experiment.arms[{index}].path")
+        if recipe.serving.served_log is not None:
+            self._check_folder(recipe.serving.served_log, "serving.served_log.path")
         defaults: dict[tuple[str, ...], Any] = {("training", "algorithms"): default_algorithms(tree)}
         if recipe.cleansing.event_weights is not None:
             defaults["cleansing", "dedup"] = DEDUP_OF_EVENTS
@@ -227,21 +250,30 @@ class _Loading:
         if isinstance(checked, Located):
             _location(checked, f"{where}.path")
 
-    def _check_output(self, recipe: Recipe) -> None:
-        location = _location(recipe.output, "output.path")
+    def _check_artifact(self, output: Located, where: str) -> None:
+        location = _location(output, where)
         name = location.uri.split("?")[0] if location.path is None else location.path.name
         if not name.endswith(".svc") or name == ".svc":
-            raise RecipeError("output.path: must end in .svc, such as artifacts/movies.svc")
+            raise RecipeError(f"{where}: must end in .svc, such as artifacts/movies.svc")
         if location.path is None:
             return
         file = location.resolve(self.base_dir)
         if not self.for_serving and isdir(file):  # noqa: PTH112 - `Path.is_dir` raises PermissionError
-            raise RecipeError(f"output.path: {file} is a folder; name a file")
+            raise RecipeError(f"{where}: {file} is a folder; name a file")
+        self._require_below_root(file, where)
+
+    def _check_folder(self, block: Located, where: str) -> None:
+        location = _location(block, where)
+        if location.is_remote:
+            raise RecipeError(f"{where}: must be a local folder, such as served; copy its closed files elsewhere")
+        self._require_below_root(location.resolve(self.base_dir), where)
+
+    def _require_below_root(self, file: Path, where: str) -> None:
         if self.settings.artifact_root is not None:
             try:
                 paths.require_below(file, Path(self.settings.artifact_root))
             except RecipeSecurityError as error:
-                raise RecipeSecurityError(f"output.path: {error.message}") from None
+                raise RecipeSecurityError(f"{where}: {error.message}") from None
 
 
 def _has_split(tree: Mapping[str, Any]) -> bool:

@@ -16,7 +16,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from svc.logs import redact_text
-from svc.recipe.schema import NAME_PATTERN, TIME_FORMAT_PATTERN, Cleansing, InteractionSchema, Output, Promotion, Recipe
+from svc.names import NAME_PATTERN
+from svc.recipe.schema import TIME_FORMAT_PATTERN, Cleansing, InteractionSchema, Output, Promotion, Recipe
 from svc.recipe.serving_schema import FilterField, ItemMetadata, ServingBoost
 from svc.recipe.source_options import (
     DELIMITER_PATTERN,

@@ -14,7 +14,7 @@ from pydantic import (
     model_validator,
 )
 
-from svc.names import RECIPE_NAME, Versioning
+from svc.names import NAME_PATTERN, Versioning
 from svc.recipe.algorithms import (
     BLEND,
     FEATURE_AWARE,
@@ -37,7 +37,6 @@ from svc.recipe.training_schema import (
     with_default_algorithms,
 )
 
-NAME_PATTERN = f"^{RECIPE_NAME}$"
 INCUMBENT: Final = "incumbent"
 BASELINE: Final = "TopPop"
 

@@ -7,10 +7,12 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, AwareDatetime, Field, ValidationInfo, field_validator, model_validator
 
+from svc.names import NAME_PATTERN
 from svc.recipe.filter_tree import GROUPS, FilterProblem, Kind, parse_filter
-from svc.recipe.source_options import Block, Name, Number, SourceSpec, Whole, unique_by_name, unique_names
+from svc.recipe.source_options import Block, Located, Name, Number, SourceSpec, Whole, unique_by_name, unique_names
 from svc.recipe.training_schema import Age, seconds
 
+RecipeName = Annotated[str, Field(pattern=NAME_PATTERN)]
 RESERVED_FIELDS = frozenset({"item_id", "score"})  # keys that every recommended item already has
 
 
@@ -183,28 +185,16 @@ class Rehearsal(Block):
     )
 
 
-class Serving(Block):
-    """The use of the model by a server. Only `popular` changes the model, so only it is part of the recipe's hash."""
+class PageRules(Block):
+    """The rules of a recipe for the items of all answers, which an arm of an experiment may replace."""
 
     filter: dict[str, Any] | None = Field(default=None, description="Holds for every request, joined by AND.")
-    availability: Availability | None = None
-    new_items: NewItems | None = Field(default=None, description="Needs features.item.")
-    fallback: Literal["none", "popular"] = Field(
-        default="none", description="Answer for an unknown user if the request has no `fallback`."
-    )
-    popular: Popular | None = Field(
-        default=None,
-        description="Weights of choices by age, in the ranking by popularity. null: all choices count alike.",
-    )
     diversity: Annotated[Number, Field(ge=0, le=1)] = Field(
         default=0, description="0: the best items; 1: as unlike each other as possible."
     )
     limits: Annotated[tuple[ServingLimit, ...], Field(max_length=4)] = ()
     boosts: Annotated[tuple[ServingBoost, ...], Field(max_length=16)] = ()
     pins: Annotated[tuple[ServingPin, ...], Field(max_length=16)] = ()
-
-    rehearsal: Rehearsal | None = None
-    users: bool = Field(default=False, description="Let users be ranked for an item: answers then hold user ids.")
 
     @field_validator("pins")
     @classmethod
@@ -217,25 +207,109 @@ class Serving(Block):
                     )
         return pins
 
-    def _filters(self) -> dict[str, dict[str, Any]]:
+    def _filters(self, where: str) -> dict[str, dict[str, Any]]:
         """Return every filter of the block by its field path in the recipe."""
-        filters = {} if self.filter is None else {"serving.filter": self.filter}
-        return filters | {f"serving.boosts[{index}].filter": boost.filter for index, boost in enumerate(self.boosts)}
+        filters = {} if self.filter is None else {f"{where}.filter": self.filter}
+        return filters | {f"{where}.boosts[{index}].filter": boost.filter for index, boost in enumerate(self.boosts)}
 
-    def check_fields(self, kinds: Mapping[str, str]) -> None:
+    def check_fields(self, kinds: Mapping[str, str], where: str = "serving") -> None:
         """Raise ValueError for an invalid filter, a limit on a field without labels, and two limits on one field.
 
-        `kinds` has the kind of each filter field of the recipe.
+        `kinds` has the kind of each filter field of the recipe, and `where` is the field path of the block.
         """
-        for where, tree in self._filters().items():
+        for path, tree in self._filters(where).items():
             try:
                 parse_filter(tree, kinds)
             except FilterProblem as problem:
-                field_path = ".".join(map(str, (where, *problem.place)))
+                field_path = ".".join(map(str, (path, *problem.place)))
                 raise ValueError(f"{field_path}: {problem.message}") from None
         names = [limit.field for limit in self.limits]
         for index, name in enumerate(names):
             if kinds.get(name, "numerical") == "numerical":
-                raise ValueError(f"serving.limits[{index}].field: {name!r} is not a filter field with labels")
+                raise ValueError(f"{where}.limits[{index}].field: {name!r} is not a filter field with labels")
             if name in names[:index]:
-                raise ValueError(f"serving.limits[{index}].field: {name!r} has a limit already; keep one")
+                raise ValueError(f"{where}.limits[{index}].field: {name!r} has a limit already; keep one")
+
+
+class Arm(Block):
+    """One variant of an experiment: a model, rules, or both."""
+
+    name: RecipeName
+    weight: Annotated[Whole, Field(ge=0, le=1_000_000)] = Field(
+        description="Share of the units: this weight of the sum of all weights."
+    )
+    path: Name | None = Field(default=None, description="An artifact of its own. null: the artifact of the recipe.")
+    serving: PageRules = Field(default_factory=PageRules, description="Rules that replace those of the recipe.")
+
+    def rules(self, serving: Serving) -> Serving:
+        """Return the block of the recipe with the rules of this arm."""
+        own = {name: getattr(self.serving, name) for name in self.serving.model_fields_set}
+        return serving.model_copy(update=own)
+
+
+class Shadow(Block):
+    """An arm that also ranks a share of the requests. Its rankings are compared and never sent."""
+
+    arm: RecipeName
+    share: Annotated[Number, Field(ge=0, le=1)] = Field(description="Share of the requests that the arm ranks too.")
+
+
+class Experiment(Block):
+    """Variants of a recipe that answer the requests of distinct units, so that they can be compared."""
+
+    name: RecipeName
+    salt: Annotated[str, Field(min_length=1, max_length=256)] = Field(
+        description="A secret text. The same salt gives each unit the same arm on every replica."
+    )
+    arms: Annotated[tuple[Arm, ...], Field(min_length=2, max_length=8), AfterValidator(unique_by_name)]
+    shadow: Shadow | None = None
+
+    @model_validator(mode="after")
+    def _some_weight_and_known_shadow(self) -> Self:
+        if not any(arm.weight for arm in self.arms):
+            raise ValueError("every arm has the weight 0: give at least one arm a weight above 0")
+        names = [arm.name for arm in self.arms]
+        if self.shadow is not None and self.shadow.arm not in names:
+            raise ValueError(f"shadow.arm {self.shadow.arm!r} is no arm: name one of {', '.join(names)}")
+        return self
+
+
+class ServedLog(Located):
+    """A log of what was answered, in files of JSON lines in a local folder."""
+
+    path: Name = Field(description="A local folder.")
+    share: Annotated[Number, Field(ge=0, le=1)] = Field(default=1, description="Share of the units that are logged.")
+    rotate_minutes: Annotated[Whole, Field(ge=1, le=1440)] = Field(
+        default=60, description="A new file begins at multiples of this many minutes of the day, in UTC."
+    )
+    keep_days: Annotated[Whole, Field(ge=1, le=3650)] = Field(
+        default=30, description="Age in days from which a file is removed."
+    )
+
+
+class Serving(PageRules):
+    """The use of the model by a server. Only `popular` changes the model, so only it is part of the recipe's hash."""
+
+    availability: Availability | None = None
+    new_items: NewItems | None = Field(default=None, description="Needs features.item.")
+    fallback: Literal["none", "popular"] = Field(
+        default="none", description="Answer for an unknown user if the request has no `fallback`."
+    )
+    popular: Popular | None = Field(
+        default=None,
+        description="Weights of choices by age, in the ranking by popularity. null: all choices count alike.",
+    )
+    rehearsal: Rehearsal | None = None
+    users: bool = Field(default=False, description="Let users be ranked for an item: answers then hold user ids.")
+    experiment: Experiment | None = None
+    served_log: ServedLog | None = None
+
+    @property
+    def arms(self) -> tuple[Arm, ...]:
+        """Return the arms of the experiment, none without an experiment."""
+        return () if self.experiment is None else self.experiment.arms
+
+    def check_fields(self, kinds: Mapping[str, str], where: str = "serving") -> None:
+        super().check_fields(kinds, where)
+        for index, arm in enumerate(self.arms):
+            arm.serving.check_fields(kinds, f"{where}.experiment.arms[{index}].serving")

@@ -200,7 +200,7 @@ async def _live(
                 fleet.answer = partial(answer, state)
             renew = partial(_renew_keys, options, state, loader, watcher, fleet)
             lanes.start_soon(server.run_until, stop.event.wait, partial(process.on_hangup, renew))
-            lanes.start_soon(state.refusals.run)
+            lanes.start_soon(state.run)
             if await _load_all(watcher, stop):
                 whole.start_soon(_end_drain, stop, state.settings.drain_s)
                 async with trio.open_nursery() as background:
@@ -327,7 +327,7 @@ async def _let_answer(state: ServerState, listener: socket.socket, stop: Stop, f
 
 
 def _say_started(state: ServerState, host: str, port: int, *, workers: int = 1) -> None:
-    recipes = len(state.registry.entries())
+    recipes = len(state.registry.recipes())
     logs.emit(events.SERVE_STARTED, host=host, port=port, recipes=recipes, version=__version__, workers=workers)
     process.notify_ready(os.environ)
 

@@ -14,8 +14,8 @@ FROM, UNTIL = "2026-01-01T00:00:00Z", "2026-01-08T01:00:00+01:00"
 
 def test_a_recipe_without_a_serving_block_restricts_nothing(tmp_path: Path) -> None:
     """Its policy has the default of each rule."""
-    assert Policy.of(load(tmp_path).recipe) == DEFAULT_POLICY
-    assert Policy.of(load(tmp_path, {"serving": {}}).recipe) == DEFAULT_POLICY
+    assert Policy.of(load(tmp_path)) == DEFAULT_POLICY
+    assert Policy.of(load(tmp_path, {"serving": {}})) == DEFAULT_POLICY
     assert not DEFAULT_POLICY.timed
 
 
@@ -28,7 +28,7 @@ def test_times_are_unix_times_and_filters_are_canonical(tmp_path: Path) -> None:
         "boosts": [{"filter": {"year": {"eq": 1999}}, "factor": 2}],
         "pins": [{"item_id": "a", "position": 3, "from": FROM, "until": UNTIL}],
     }
-    policy = Policy.of(load(tmp_path, {"item_metadata": METADATA, "serving": serving}).recipe)
+    policy = Policy.of(load(tmp_path, {"item_metadata": METADATA, "serving": serving}))
     assert policy.filter == ("field", "year", (("gte", 1990.0),))
     assert (policy.popular_fallback, policy.limits, policy.timed) == (True, (("genres", 2),), True)
     (boost,), (pin,) = policy.boosts, policy.pins

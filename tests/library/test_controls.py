@@ -22,6 +22,7 @@ from svc.asking.requests import RecommendRequest, RelatedRequest
 def test_a_method_takes_every_field_of_its_request(method: object, schema: type[BaseModel]) -> None:
     parameters = inspect.signature(method).parameters  # type: ignore[arg-type]
     fields = {**schema.model_fields}
+    del fields["unit"]  # chooses an arm, and the library has none
     if method is svc.Recommender.recommend_many:
         del fields["user_id"]
     assert fields.keys() <= parameters.keys()

@@ -117,6 +117,9 @@ class FakeRecipe:
     text: str = ""
     serving: Any = field(default_factory=Serving)
     shown_columns: frozenset[str] = frozenset()
+    arms: tuple[Any, ...] = ()
+    filter_kinds: Any = None
+    served_log_folder: None = None
 
     @property
     def output_uri(self) -> str:

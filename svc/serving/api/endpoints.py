@@ -24,7 +24,7 @@ from svc.asking.requests import (
     UsersRequest,
 )
 from svc.asking.rerank import RerankRequest
-from svc.recipe.schema import NAME_PATTERN
+from svc.names import NAME_PATTERN
 from svc.serving.api.bodies import responses
 from svc.serving.api.endpoint import PARAMETER, Endpoint, Errors, Route
 from svc.settings import Settings

@@ -20,11 +20,13 @@ from svc.serving.api.authentication import Authenticator, key_in
 from svc.serving.api.bodies.reading import Bodies, Body
 from svc.serving.api.endpoint import Endpoint, Route
 from svc.serving.api.endpoints import Router
+from svc.serving.api.experiments import Shadows
 from svc.serving.api.headers import PREFLIGHT_HEADERS, HostRules, Origins, Target, parse_host, parse_target, parse_trace
 from svc.serving.api.key_policies import KeyPolicies, Permit, PolicyFile
 from svc.serving.models.console import ReadVersions
 from svc.serving.models.registry import Registry
 from svc.serving.precedence import Precedence
+from svc.serving.served_log import ServedLogs
 from svc.serving.transport.certificate import Tls
 from svc.serving.transport.messages import ClientGone, Head, Headers, Incoming, Response
 from svc.settings import Settings
@@ -86,13 +88,22 @@ class ServerState:
     refusals: Refusals = field(default_factory=Refusals)
     versions: ReadVersions | None = None
     tls: Tls | None = None
+    served_logs: ServedLogs = field(init=False)
+    shadows: Shadows = field(init=False)
     admission: Admission = field(init=False)
     precedence: Precedence = field(default_factory=Precedence)
 
     def __post_init__(self) -> None:
+        self.served_logs, self.shadows = ServedLogs(self.metrics), Shadows(self.metrics)
         self.admission = Admission(
             self.settings.max_queue_s, self.settings.max_answer_bytes, self.settings.max_unsent_bytes
         )
+
+    async def run(self) -> None:
+        """Report refusals, write served logs and rank shadows, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            for task in (self.refusals.run, self.served_logs.run, self.shadows.run):
+                nursery.start_soon(task)
 
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ requests.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -36,10 +36,11 @@ from svc.errors import ApiError, InternalError
 from svc.lru_cache import LruCache
 from svc.metrics import BATCH_ERRORS, BATCH_SIZE, UNKNOWN_RECIPE
 from svc.model.ranking.query import Prepared, Query, Ranking
-from svc.serving.admission import SMALL_BYTES, Pace, WaitBudget
+from svc.serving.admission import SMALL_BYTES, Admission, Pace, WaitBudget
 from svc.serving.api.bodies.reading import Body
 from svc.serving.api.counts import AnswerFacts, cost_of_request, costs_of_rows, count_request
 from svc.serving.api.endpoint import Endpoint, Route
+from svc.serving.api.experiments import SHADOW_PATIENCE_S, Asker, choose, log_pages, numbers_of, shadow_of
 from svc.serving.api.failures import log_failure, nothing_left
 from svc.serving.api.key_policies import elements_in
 from svc.serving.api.request import Request, ServerState
@@ -90,14 +91,31 @@ BATCH: dict[str, type[RecommendBatch] | type[RelatedBatch]] = {
     "batch-recommend-related": RelatedBatch,
 }
 
+SHADOWED = ("recommend", "recommend-related")
+"""Verbs whose requests a shadow arm ranks too."""
+
 Result = tuple[Ranking, Prepared] | ApiError
 
 
 class EncodedAnswer(NamedTuple):
-    """The part of an answer that can be cached: the encoded items, without request id, recipe and model version."""
+    """The part of an answer that can be cached: the encoded items, without request id and recipe.
+
+    `pages` has the ids of the items of each page, and is empty if nobody logs or compares them.
+    """
 
     encoded: bytes
     facts: AnswerFacts
+    model_version: str = ""
+    asker: Asker = Asker()
+    pages: Sequence[Sequence[str]] = ()
+
+
+class Found(NamedTuple):
+    """The encoded items of an answer, and the columns or the ids of the items of each page."""
+
+    encoded: bytes
+    facts: AnswerFacts
+    pages: list[Any]
 
 
 class Verbs:
@@ -106,8 +124,7 @@ class Verbs:
     def __init__(self, state: ServerState) -> None:
         self._state = state
         self._light, self._heavy = WorkThread(), WorkThread(state.precedence.give_way_in_thread)
-        self._present = 0
-        self._cached_answers: LruCache[tuple[int, str, bytes], EncodedAnswer] = LruCache(
+        self._cached_answers: LruCache[tuple[object, str, bytes], EncodedAnswer] = LruCache(
             state.settings.cached_answers, state.settings.cached_answers_bytes
         )
         self._step: Callable[[str], AbstractContextManager[object]] = state.spans.step if state.spans else nullcontext
@@ -135,11 +152,11 @@ class Verbs:
         await request.authenticate(endpoint, route.name)
         if query:
             refuse_unknown_parameters(query, endpoint.query, endpoint.request)
-        self._present += 1
+        self._state.shadows.present += 1
         try:
             return await self._answer_admitted(request, route, endpoint)
         finally:
-            self._present -= 1
+            self._state.shadows.present -= 1
 
     async def _answer_admitted(self, request: Request, route: Route, endpoint: Endpoint) -> Response:
         entry, served = self._state.registry.require_served(route.name)
@@ -151,8 +168,9 @@ class Verbs:
         else:
             answer_body = await self._single(request, route.verb, served, budget)
             answer_body.facts.add_to(self._state.metrics, route.name, route.verb)
+            header = header._replace(model_version=answer_body.model_version)
             answer = header.before(answer_body.encoded)
-        return Response(200, answer, [(b"x-svc-model-version", served.model_version.encode())])
+        return Response(200, answer, [(b"x-svc-model-version", header.model_version.encode())])
 
     async def _single(self, request: Request, verb: str, served: Served, budget: WaitBudget) -> EncodedAnswer:
         """Return the answer to a single request, from the cache if possible.
@@ -160,29 +178,56 @@ class Verbs:
         An overloaded server still sends cached answers to requests whose body came with the head, because they do not
         wait in the queue of the model.
         """
-        answer = self._recall(served, verb, request.incoming.whole_body)
-        if answer is not None:
-            return answer
-        budget.require(served.lane)
-        body = await _body(request, budget)
-        if request.incoming.whole_body is None:
-            answer = self._recall(served, verb, body)
+        number = numbers_of(served, self._state.registry)
+        body: Body | None = request.incoming.whole_body
+        answer = self._recall(number, verb, body)
         if answer is None:
-            answer = await self._find(request, verb, body, served, budget)
-            self._keep(served, verb, body, answer)
+            budget.require(served.lane)
+            body = await _body(request, budget)
+            if request.incoming.whole_body is None:
+                answer = self._recall(number, verb, body)
+            if answer is None:
+                answer = await self._find(request, verb, body, served, budget)
+                self._keep(number, verb, body, answer, served)
+        if served.policy.experiment is not None or served.policy.served_log is not None:
+            self._note(request.request_id, verb, body, served, answer)
         return answer
 
-    def _recall(self, served: Served, verb: str, body: Body | None) -> EncodedAnswer | None:
-        """Return the cached answer of this model to the same verb and body, or None. Large bodies have none."""
-        return self._cached_answers.get((served.number, verb, body)) if isinstance(body, bytes) else None
+    def _recall(self, number: object, verb: str, body: Body | None) -> EncodedAnswer | None:
+        """Return the cached answer of these models to the same verb and body, or None. Large bodies have none."""
+        return self._cached_answers.get((number, verb, body)) if isinstance(body, bytes) else None
 
-    def _keep(self, served: Served, verb: str, body: Body, answer: EncodedAnswer) -> None:
+    def _keep(self, number: object, verb: str, body: Body, answer: EncodedAnswer, served: Served) -> None:
         """Cache the answer if body and answer are short and the answer does not depend on the time."""
         if not isinstance(body, bytes) or max(len(body), len(answer.encoded)) > CACHED_BYTES:
             return
-        # A boost or a pin may begin or end without a new `served.number`, which is part of the cache's key.
+        # A boost or a pin may begin or end without a new `Served.number`, which is part of the cache's key.
         if not served.policy.timed:
-            self._cached_answers.put((served.number, verb, body), answer, ENTRY_BYTES + len(body) + len(answer.encoded))
+            size = ENTRY_BYTES + len(body) + len(answer.encoded) * (2 if answer.pages else 1)
+            self._cached_answers.put((number, verb, body), answer, size)
+
+    def _note(self, request_id: str, verb: str, body: Body | None, served: Served, answer: EncodedAnswer) -> None:
+        """Count and log the answer by its arm, and let the shadow arm rank the request too."""
+        state, asker = self._state, answer.asker
+        asker.add_to(state.metrics, served.name, "ok")
+        log = partial(log_pages, state.served_logs, served, request_id=request_id, verb=verb)
+        log(asker, answer.pages, model_version=answer.model_version)
+        shadow = shadow_of(served, state.registry, asker.arm, request_id)
+        if shadow is not None and verb in SHADOWED and isinstance(body, bytes) and len(body) <= LIGHT_BODY_BYTES:
+            own, name = shadow
+            log_shadow = partial(log, asker._replace(arm=name), model_version=own.model_version, is_shadow=True)
+            state.shadows.put(served.name, answer.pages[0], partial(self._rank_shadow, verb, body, own), log_shadow)
+
+    async def _rank_shadow(self, verb: str, body: bytes, own: Served) -> tuple[str, ...]:
+        """Return the ids of the items with which the shadow arm would have answered the request."""
+        # An admission of its own, because a dropped shadow ranking must not count as a refused request.
+        budget = WaitBudget(Admission(SHADOW_PATIENCE_S), None, trio.current_time())
+        question, cost = await self._heavy.run(partial(_parse, SINGLE[verb], body))
+        assert not isinstance(question, PageRequest | RerankRequest), "their verbs are not in SHADOWED"
+        prepared = await self._prepare(question, cost, body, own, budget)
+        ranking = (await self._rank(prepared.query, own, budget)).from_place(prepared.offset)
+        (ids,) = _ids([ranking.items], own)
+        return ids
 
     async def _find(self, request: Request, verb: str, body: Body, served: Served, budget: WaitBudget) -> EncodedAnswer:
         """Return the answer of the model to a single request, without the cache. Raises an ApiError."""
@@ -193,8 +238,25 @@ class Verbs:
             await request.charge(sum(costs_of_rows(question)), len(question.rows))
         else:
             await request.charge(cost, 1)
-        if isinstance(question, PageRequest | RerankRequest):
-            return await self._find_in_steps(question, cost, body, served, budget, is_short=is_short)
+        own, asker = choose(question, served, self._state.registry)
+        is_short = is_short and (own is served or _is_short(body, own))
+        with asker.count_errors(self._state.metrics, served.name):
+            if isinstance(question, PageRequest | RerankRequest):
+                found = await self._find_in_steps(question, cost, body, own, budget, is_short=is_short)
+            else:
+                found = await self._find_ranking(question, cost, body, own, budget, is_short=is_short)
+        ids: Sequence[Sequence[str]] = ()
+        if served.policy.served_log is not None or (served.policy.experiment and served.policy.experiment.shadow):
+            get_ids = partial(_ids, found.pages, own)
+            n_items = sum(map(len, found.pages))
+            ids = get_ids() if n_items <= INLINE_ITEMS else await self._thread(cost, body).run(get_ids)
+        encoded = asker.fields(served.policy.experiment) + found.encoded
+        return EncodedAnswer(encoded, found.facts, own.model_version, asker, ids)
+
+    async def _find_ranking(
+        self, question: AnyQuestion, cost: Cost, body: Body, served: Served, budget: WaitBudget, *, is_short: bool
+    ) -> Found:
+        """Return the answer to a request for one ranking. Raises an ApiError."""
         with self._state.precedence if self._thread(cost, body) is self._light else nullcontext():
             if is_short and not plans_long(question, served):
                 prepared = plan(question, served)
@@ -207,7 +269,9 @@ class Verbs:
                 partial(nothing_left, question.filter, served.filters, prepared.query)
             )
         page = ranking.from_place(prepared.offset)
+        pages = [page.items]
         if isinstance(question, UsersRequest):
+            pages = []
             size = users_bytes(page, served.model.user_ids, prepared)
             encode = partial(encode_users, page, served.model.user_ids, prepared)
         else:
@@ -220,14 +284,15 @@ class Verbs:
         else:
             with budget.hold(size):
                 encoded = await self._thread(cost, body).run(encode)
-        return EncodedAnswer(encoded, AnswerFacts.of(ranking, prepared))
+        return Found(encoded, AnswerFacts.of(ranking, prepared), pages)
 
     async def _rank(self, query: Query, served: Served, budget: WaitBudget) -> Ranking:
         """Return the ranking of a query. Raises the errors of `Lane.rank`, and Overloaded if it would wait too long."""
         costs = (cost_of(query),)
         budget.require(served.lane, costs)
+        alone = self._state.shadows.present == 1
         with self._step("rank"):
-            (ranking,) = await served.lane.rank((query,), costs, alone=self._present == 1, patience=budget)
+            (ranking,) = await served.lane.rank((query,), costs, alone=alone, patience=budget)
         return ranking
 
     async def _find_in_steps(
@@ -239,7 +304,7 @@ class Verbs:
         budget: WaitBudget,
         *,
         is_short: bool,
-    ) -> EncodedAnswer:
+    ) -> Found:
         """Return the answer to a request that is planned anew after each ranking. Raises an ApiError."""
         thread = self._thread(cost, body)
         is_here = is_short and not cost.is_expensive and not plans_long(question, served)
@@ -258,12 +323,14 @@ class Verbs:
         if isinstance(answer, PageAnswer):
             size = sum(fields_bytes(row.ranking, served.fragments, row.prepared) for row in answer.rows)
             encode = partial(encode_page, answer, served.fragments)
+            pages: list[Any] = [row.ranking.items for row in answer.rows]
         else:
             size = rerank_bytes(answer, served.fragments)
             encode = partial(encode_rerank, answer, served.fragments)
+            pages = [[answer.ids[place] for place in answer.order.tolist()]]
         with budget.hold(size):
             encoded = encode() if is_here and size <= SMALL_BYTES else await thread.run(encode)
-        return EncodedAnswer(encoded, facts)
+        return Found(encoded, facts, pages)
 
     def _thread(self, cost: Cost, body: Body) -> WorkThread:
         """Return the thread for the work on a single request, by the request's cost and the length of its body."""
@@ -310,29 +377,68 @@ class Verbs:
         await request.charge(cost, len(elements(batch)))
         metrics = self._state.metrics
         metrics.of(BATCH_SIZE, recipe=header.recipe, verb=verb).observe(len(elements(batch)))
-        steps = await self._heavy.run_steps(_batch_preparation(elements(batch), served), budget.exclude)
+        chosen = [choose(element, served, self._state.registry) for element in elements(batch)]
+        owns = [own for own, _ in chosen]
+        steps = await self._heavy.run_steps(_batch_preparation(elements(batch), owns), budget.exclude)
         prepared = [step for step in steps if step is not None]
-        queries = [element.query for element in prepared if isinstance(element, Prepared)]
-        costs = costs_of(queries)
-        budget.require(served.lane, costs, is_batch=True)
         with self._step("rank"):
-            rankings: list[Ranking] = []
-            if queries:  # `unless_gone` saves the scoring of a long batch if the client disconnects
-                rankings = await request.unless_gone(partial(served.lane.rank, queries, costs, patience=budget))
+            rankings = await self._rank_batch(request, prepared, owns, budget)
 
-        results = await self._heavy.run_steps(_batch_results(elements(batch), prepared, rankings, served))
-        measure = partial(batch_bytes, results, served.fragments, with_metadata=batch.include_metadata)
+        results = await self._heavy.run_steps(_batch_results(elements(batch), prepared, rankings, owns))
+        measure = partial(batch_bytes, results, owns, with_metadata=batch.include_metadata)
         with budget.hold(await self._heavy.run(measure)):
+            named = [_named(own, asker, served) for own, asker in chosen]
             parts = await self._heavy.run_steps(
-                encode_elements(results, served.fragments, with_metadata=batch.include_metadata)
+                encode_elements(results, owns, named, with_metadata=batch.include_metadata)
             )
             answer = header.before_all(parts)
-        for result in results:
+        for result, (_, asker) in zip(results, chosen, strict=True):
+            asker.add_to(metrics, header.recipe, result.metric_status if isinstance(result, ApiError) else "ok")
             if isinstance(result, ApiError):
                 metrics.of(BATCH_ERRORS, code=result.code).inc()
             else:
                 AnswerFacts.of(*result).add_to(metrics, header.recipe, verb)
+        if served.policy.served_log is not None:
+            await self._heavy.run(partial(self._log_batch, header, verb, served, chosen, results))
         return answer
+
+    async def _rank_batch(
+        self, request: Request, prepared: Sequence[Prepared | ApiError], owns: Sequence[Served], budget: WaitBudget
+    ) -> dict[int, Ranking]:
+        """Return the ranking of each element by its index. The elements of each arm wait in the queue of its model."""
+        rankings = dict[int, Ranking]()
+        for own in dict.fromkeys(owns):
+            queries = {
+                index: element.query
+                for index, element in enumerate(prepared)
+                if isinstance(element, Prepared) and owns[index] is own
+            }
+            costs = costs_of(queries.values())
+            budget.require(own.lane, costs, is_batch=True)
+            if queries:  # `unless_gone` saves the scoring of a long batch if the client disconnects
+                rank = partial(own.lane.rank, [*queries.values()], costs, patience=budget)
+                rankings.update(zip(queries, await request.unless_gone(rank), strict=True))
+        return rankings
+
+    def _log_batch(
+        self,
+        header: AnswerHeader,
+        verb: str,
+        served: Served,
+        chosen: Sequence[tuple[Served, Asker]],
+        results: Sequence[Result],
+    ) -> None:
+        for (own, asker), result in zip(chosen, results, strict=True):
+            if not isinstance(result, ApiError):
+                log_pages(
+                    self._state.served_logs,
+                    served,
+                    asker,
+                    _ids([result[0].items], own),
+                    request_id=header.request_id,
+                    verb=verb,
+                    model_version=own.model_version,
+                )
 
 
 async def _body(request: Request, budget: WaitBudget) -> Body:
@@ -385,11 +491,22 @@ def _preparation(question: AnyQuestion, served: Served) -> Iterator[Prepared | N
     yield plan(question, served)
 
 
+def _ids(pages: Sequence[Any], served: Served) -> list[tuple[str, ...]]:
+    """Return the ids of the items of each page, which has their columns, or their ids already."""
+    return [tuple(page if isinstance(page, list) else map(served.names.at, page.tolist())) for page in pages]
+
+
+def _named(own: Served, asker: Asker, served: Served) -> bytes:
+    """Return the JSON fields of an element of a batch that name its arm and its model."""
+    fields = asker.fields(served.policy.experiment)
+    return fields and b'%b"model_version":"%b",' % (fields, own.model_version.encode())
+
+
 def _batch_preparation(
-    requests: Sequence[AnyRequest | Rejected], served: Served
+    requests: Sequence[AnyRequest | Rejected], owns: Sequence[Served]
 ) -> Iterator[Prepared | ApiError | None]:
     """Yield the query or the error of each element. Yields None after each compiled condition of a filter."""
-    for element in requests:
+    for element, served in zip(requests, owns, strict=True):
         if isinstance(element, Rejected):
             yield element.error
             continue
@@ -405,24 +522,23 @@ def _batch_preparation(
 def _batch_results(
     requests: Sequence[AnyRequest | Rejected],
     prepared: Sequence[Prepared | ApiError],
-    rankings: Sequence[Ranking],
-    served: Served,
+    rankings: Mapping[int, Ranking],
+    owns: Sequence[Served],
 ) -> Iterator[Result]:
     """Yield the result of each element, a ranking with its query or an error, in the order of the requests.
 
-    `rankings` has a ranking for each element of `prepared` that is a query. An empty ranking becomes an error. Finding
+    `rankings` has a ranking for each index of `prepared` with a query. An empty ranking becomes an error. Finding
     the reason for this error may take a pass over all items.
     """
-    answers = iter(rankings)
-    for request, element in zip(requests, prepared, strict=True):
+    for index, (request, element) in enumerate(zip(requests, prepared, strict=True)):
         if isinstance(element, ApiError):
             yield element
             continue
-        ranking = next(answers)
+        ranking, filters = rankings[index], owns[index].filters
         if len(ranking.items):
             yield ranking.from_place(element.offset), element
         else:
-            yield nothing_left(None if isinstance(request, Rejected) else request.filter, served.filters, element.query)
+            yield nothing_left(None if isinstance(request, Rejected) else request.filter, filters, element.query)
 
 
 T = TypeVar("T")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from svc.errors import RecipeError, RecipeSecurityError, RecipeUnreadable
+from svc.names import ARM_MARK
 from svc.recipe.yaml_reader import MAX_BYTES
 
 if TYPE_CHECKING:
@@ -127,9 +128,9 @@ def declare(
     Returns these files by recipe name, and the reasons why the other files are not served, by file name. `outcomes` is
     a result of `scan`, and `before` has the files that were served until now, by recipe name. A file that is no longer
     valid keeps its name and its last valid recipe. If two files declare the same name, the first by file name is
-    served.
+    served. An arm with an artifact of its own is served as a recipe (`LoadedRecipe.arms`).
     """
-    last = {declared.file: declared for declared in before.values()}
+    last = {declared.file: declared for name, declared in before.items() if ARM_MARK not in name}
     declared: dict[str, Declared] = {}
     refused: dict[str, Refused] = {}
     for file, outcome in sorted(outcomes.items()):
@@ -141,4 +142,5 @@ def declare(
         if winner is not candidate:
             error = f"{file}: the name {candidate.name!r} is already used by {winner.file}"
             refused[file] = Refused(error, "duplicate", kept=winner.file)
-    return declared, refused
+    arms = [Declared(winner.file, arm) for winner in declared.values() for arm in winner.loaded.arms]
+    return declared | {arm.name: arm for arm in arms}, refused

@@ -17,10 +17,10 @@ import trio
 
 from svc import events, logs
 from svc.asking.offer import Offer
-from svc.asking.policy import DEFAULT_POLICY, Policy
+from svc.asking.policy import DEFAULT_POLICY, ArmOfModel, Policy
 from svc.errors import AvailabilityStale, RecipeNotFound, RecipeUnavailable
 from svc.model.ranking.item_sets import ItemSet
-from svc.names import stem_of
+from svc.names import ARM_MARK, arm_name, stem_of
 
 if TYPE_CHECKING:
     from svc.recipe.serving_schema import Availability
@@ -60,6 +60,8 @@ class Served(Offer):
     """The new items, or None without a list of new items or before its first read."""
     alone: Served | None = None
     """The same model without its new items, or None without new items."""
+    arms: Mapping[str, Served] = field(default_factory=dict)
+    """The same model with the rules of each arm that has no artifact of its own."""
     number: int = field(init=False, default_factory=_numbers.__next__)
     """Different in each instance, so caches of answers use the number as a key."""
 
@@ -92,13 +94,20 @@ class Served(Offer):
             fragments, filters = served.fragments.followed_by(new.fragments), served.filters.followed_by(new.filters)
             items = new.items if len(new.items) else None
             served = replace(served, new=new, new_items=items, fragments=fragments, filters=filters, alone=served)
-        always = self.always
-        if served is not self or policy != self.policy:
-            always = None if policy.filter is None else served.filters.items(policy.filter)
-        elif available is self.available or (available is not None and available.equals(self.available)):
-            # Sets are compared by content, because a new instance would lose the cached answers (`number`).
+        is_same = served is self and policy == self.policy
+        # Sets are compared by content, because a new instance would lose the cached answers (`number`).
+        if is_same and (available is self.available or (available is not None and available.equals(self.available))):
             return self
-        return replace(served, available=available, policy=policy, always=always)
+        always = self.always if is_same else served._permitted(policy)
+        split, arms = policy.experiment, dict[str, Served]()
+        for arm in () if split is None else split.arms:
+            if (own := arm.policy) is not None:
+                permitted = served._permitted(own)
+                arms[arm.name] = replace(served, available=available, policy=own, always=permitted, arms={})
+        return replace(served, available=available, policy=policy, always=always, arms=arms)
+
+    def _permitted(self, policy: Policy) -> ItemSet | None:
+        return None if policy.filter is None else self.filters.items(policy.filter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +173,11 @@ class Entry:
     """The list of new items, or None if the recipe declares none."""
     artifact_folder: str = ""
     """Path or URI of the artifact's folder with its last slash. Health documents remove it from error messages."""
+
+    @property
+    def is_arm(self) -> bool:
+        """True for an arm with an artifact of its own, which clients cannot ask by its name."""
+        return ARM_MARK in self.name
 
     @property
     def error(self) -> str | None:
@@ -241,8 +255,19 @@ class Registry:
         return entry, entry.served
 
     def entries(self) -> tuple[Entry, ...]:
-        """Return the entries of all recipes, sorted by name."""
+        """Return the entries of all recipes and of all arms with an artifact of their own, sorted by name."""
         return tuple(self._entries.values())
+
+    def recipes(self) -> tuple[Entry, ...]:
+        """Return the entries of all recipes, sorted by name."""
+        return tuple(entry for entry in self._entries.values() if not entry.is_arm)
+
+    def arm(self, served: Served, arm: ArmOfModel) -> Served | None:
+        """Return the model of an arm of the experiment of `served`, with its rules. None: it cannot answer now."""
+        if arm.policy is not None:
+            return served.arms[arm.name]
+        entry = self._entries.get(arm_name(served.name, arm.name))
+        return None if entry is None or entry.is_closed else entry.served
 
     def skipped_files(self) -> Mapping[str, str]:
         """Return the errors of skipped recipe files by file name."""
@@ -269,15 +294,15 @@ class Registry:
 
         Also returns True if there are no recipes.
         """
-        entries = self._entries.values()
+        entries = self.recipes()
         return not entries or (
             any(entry.served for entry in entries) and not any(entry.faults.settling for entry in entries)
         )
 
     def health(self) -> tuple[dict[str, Any], int]:
         """Return the document of `/v1/health` and its HTTP status, 503 while a registered recipe has no model."""
-        entries, skipped = self._entries, self._skipped
-        loaded = sum(entry.served is not None for entry in entries.values())
+        entries, skipped = self.recipes(), self._skipped
+        loaded = sum(entry.served is not None for entry in entries)
         degraded = loaded < len(entries)
         document: dict[str, Any] = {"status": "degraded" if degraded else "ok", "total": len(entries), "loaded": loaded}
         if skipped:
@@ -293,7 +318,7 @@ class Registry:
         document and the status count only the recipes whose name `may_ask` accepts. Skipped recipe files are shown
         under their stem, or under their file name if a recipe has that name. They do not count as errors.
         """
-        entries = {name: entry for name, entry in self._entries.items() if may_ask(name)}
+        entries = {name: entry for name, entry in self._entries.items() if may_ask(name.partition(ARM_MARK)[0])}
         recipes = {name: _details(entry) for name, entry in entries.items()}
         degraded = any(entry.faults.first() or not entry.served or entry.is_closed for entry in entries.values())
         for file, error in self._skipped.items():

@@ -265,7 +265,7 @@ class Publisher:
 
     def _measure(self) -> None:
         entries = self.registry.entries()
-        self.metrics.of(metrics.ACTIVE_RECIPES).set(len(entries))
+        self.metrics.of(metrics.ACTIVE_RECIPES).set(sum(not entry.is_arm for entry in entries))
         broken = sum(entry.faults.recipe is not None for entry in entries)
         self.metrics.of(metrics.SKIPPED_RECIPES).set(len(self.registry.skipped_files()) + broken)
         for entry in entries:

@@ -243,7 +243,7 @@ class Watcher:
     async def _change(self, declared: Declared, reload: bool, inputs: dict[str, Any]) -> None:
         """Apply changed rules and lists of a recipe to its served model. With `reload`, the load applies the rules."""
         if not reload:
-            inputs["policy"] = Policy.of(declared.loaded.recipe)
+            inputs["policy"] = Policy.of(declared.loaded)
         if inputs:
             await self._guarded(partial(self.publisher.change, declared.name, **inputs))
         logs.emit(events.RECIPE_CHANGED, name=declared.name, file=declared.file, reload=reload)
@@ -319,7 +319,7 @@ class Watcher:
                 await self.publisher.load_succeeded(
                     watched.name,
                     loaded,
-                    rules=lambda: Policy.of(watched.declared.loaded.recipe),
+                    rules=lambda: Policy.of(watched.declared.loaded),
                     is_wanted=partial(self._is_current, watched),
                 )
                 watched.sha256 = loaded.sha256

@@ -127,7 +127,7 @@ class Worker:
         trio.lowlevel.add_instrument(self._threads)
         async with trio.open_nursery() as whole:
             whole.start_soon(self._beat)
-            whole.start_soon(self._state.refusals.run)
+            whole.start_soon(self._state.run)
             async with trio.open_nursery() as lanes:
                 lanes.start_soon(self._obey, lanes)
                 await server.run_until(self._end.wait, self._may_accept.wait)

@@ -21,7 +21,7 @@ def parse(path: Path) -> Any:
         raise ValueError("no rule foresees this")
     if text == "evil":
         raise RecipeSecurityError(f"{path.name}: scheme evil:// is not allowed")
-    return SimpleNamespace(recipe=SimpleNamespace(name=text), path=path)
+    return SimpleNamespace(recipe=SimpleNamespace(name=text), path=path, arms=())
 
 
 def names(found: dict[str, Any]) -> dict[str, str]:
@@ -121,7 +121,7 @@ def test_a_refused_file_is_parsed_again_when_it_changes(tmp_path: Path) -> None:
 
 
 def recipe(name: str) -> Any:
-    return cast(Any, SimpleNamespace(recipe=SimpleNamespace(name=name)))
+    return cast(Any, SimpleNamespace(recipe=SimpleNamespace(name=name), arms=()))
 
 
 def test_of_two_files_with_one_name_the_first_by_file_name_wins() -> None:

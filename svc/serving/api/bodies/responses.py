@@ -118,8 +118,20 @@ class _FromModel(_Answer):
     model_version: Annotated[str, Field(pattern="^sha256:[0-9a-f]{64}$")]
 
 
+class Assignment(_Answer):
+    """The experiment of the recipe, and the arm that answered."""
+
+    name: str
+    arm: str
+
+
+_Assigned = Annotated[Assignment | None, Field(description="Present if the recipe has an experiment.")]
+
+
 class Recommendations(_FromModel, _Page):
     """Items, sorted by descending score."""
+
+    experiment: _Assigned = None
 
 
 class PageRow(_Answer):
@@ -139,6 +151,7 @@ class Page(_FromModel):
     """Rows of items, in which no item stands twice. A row of labels becomes as many rows as there are labels."""
 
     rows: list[PageRow]
+    experiment: _Assigned = None
     ignored_features: Annotated[list[str] | None, _IgnoredFeatures] = None
     ignored_items: Annotated[list[str] | None, Field(description="Ids that the model does not know.")] = None
     profile: Annotated[Profile | Literal["none"], _WhoseProfile]
@@ -165,6 +178,7 @@ class Reranked(_FromModel):
     """The caller's list in its new order, with every item once."""
 
     items: list[RerankedItem]
+    experiment: _Assigned = None
     ignored_features: Annotated[list[str] | None, _IgnoredFeatures] = None
     ignored_items: Annotated[list[str] | None, Field(description="Ids that the model does not know.")] = None
     profile: Annotated[Profile | Literal["none"], _WhoseProfile]
@@ -181,6 +195,7 @@ class Users(_FromModel):
     """Users, sorted by descending score."""
 
     users: list[User]
+    experiment: _Assigned = None
     ignored_features: Annotated[list[str] | None, _IgnoredFeatures] = None
 
 
@@ -189,6 +204,8 @@ class Answered(_Page):
 
     index: int
     status: Literal["ok"]
+    experiment: _Assigned = None
+    model_version: Annotated[str | None, Field(description="Present if the recipe has an experiment.")] = None
 
 
 class PopularItems(_FromModel):

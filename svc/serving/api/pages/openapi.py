@@ -12,7 +12,7 @@ from pydantic.json_schema import models_json_schema
 
 from svc import errors
 from svc.errors import ApiError
-from svc.recipe.schema import NAME_PATTERN
+from svc.names import NAME_PATTERN
 from svc.serving.api.bodies import responses
 from svc.serving.api.endpoint import PARAMETER, Endpoint, Errors
 from svc.serving.api.endpoints import ENDPOINTS

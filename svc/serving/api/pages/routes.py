@@ -140,7 +140,7 @@ def _handlers(state: ServerState) -> dict[str, Handler]:
 
     async def recipes() -> Response:
         may_ask = _asked().may_ask
-        return _json({"recipes": [_summary(entry) for entry in state.registry.entries() if may_ask(entry.name)]})
+        return _json({"recipes": [_summary(entry) for entry in state.registry.recipes() if may_ask(entry.name)]})
 
     async def recipe(name: str) -> Response:
         entry, served = state.registry.require_served(name)
