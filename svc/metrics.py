@@ -138,7 +138,7 @@ EXPERIMENT_REQUESTS = _metric(
     "svc_v1_experiment_requests_total",
     "counter",
     "recipe arm status",
-    "Requests and batch elements with a unit, by arm. Status no_model: the first arm answered for an arm without model.",
+    "Requests and batch elements with a unit, by arm. Status no_model: the first arm answered instead.",
 )
 SHADOWS = _metric("svc_shadow_total", "counter", "recipe result", "Shadow rankings: compared, dropped or failed.")
 SHADOW_OVERLAP = _metric(
