@@ -246,9 +246,9 @@ def _cut_half_line(fd: int) -> int:
     """Remove an incomplete last line, and return the size of the file in bytes."""
     end = os.fstat(fd).st_size
     for start, block in _blocks_backwards(fd, end):
-        if (place := block.rfind(b"\n")) >= 0:
-            os.ftruncate(fd, start + place + 1)
-            return start + place + 1
+        if (line_end := block.rfind(b"\n")) >= 0:
+            os.ftruncate(fd, start + line_end + 1)
+            return start + line_end + 1
     os.ftruncate(fd, 0)
     return 0
 

@@ -79,7 +79,7 @@ WINGS = {
     "svc.serving": {
         "models": {"admission", "turns"},
         "transport": {"admission", "turns"},
-        "api": {"admission", "models", "precedence", "transport"},
+        "api": {"admission", "models", "precedence", "served_log", "transport"},
         "workers": {"api", "models", "process", "transport"},
     },
     "svc.serving.api": {

@@ -110,7 +110,7 @@ class EncodedAnswer(NamedTuple):
     pages: Sequence[Sequence[str]] = ()
 
 
-class Found(NamedTuple):
+class AnswerParts(NamedTuple):
     """The encoded items of an answer, and the columns or the ids of the items of each page."""
 
     encoded: bytes
@@ -242,20 +242,20 @@ class Verbs:
         is_short = is_short and (own is served or _is_short(body, own))
         with asker.count_errors(self._state.metrics, served.name):
             if isinstance(question, PageRequest | RerankRequest):
-                found = await self._find_in_steps(question, cost, body, own, budget, is_short=is_short)
+                parts = await self._find_in_steps(question, cost, body, own, budget, is_short=is_short)
             else:
-                found = await self._find_ranking(question, cost, body, own, budget, is_short=is_short)
+                parts = await self._find_ranking(question, cost, body, own, budget, is_short=is_short)
         ids: Sequence[Sequence[str]] = ()
         if served.policy.served_log is not None or (served.policy.experiment and served.policy.experiment.shadow):
-            get_ids = partial(_ids, found.pages, own)
-            n_items = sum(map(len, found.pages))
+            get_ids = partial(_ids, parts.pages, own)
+            n_items = sum(map(len, parts.pages))
             ids = get_ids() if n_items <= INLINE_ITEMS else await self._thread(cost, body).run(get_ids)
-        encoded = asker.fields(served.policy.experiment) + found.encoded
-        return EncodedAnswer(encoded, found.facts, own.model_version, asker, ids)
+        encoded = asker.fields(served.policy.experiment) + parts.encoded
+        return EncodedAnswer(encoded, parts.facts, own.model_version, asker, ids)
 
     async def _find_ranking(
         self, question: AnyQuestion, cost: Cost, body: Body, served: Served, budget: WaitBudget, *, is_short: bool
-    ) -> Found:
+    ) -> AnswerParts:
         """Return the answer to a request for one ranking. Raises an ApiError."""
         with self._state.precedence if self._thread(cost, body) is self._light else nullcontext():
             if is_short and not plans_long(question, served):
@@ -284,7 +284,7 @@ class Verbs:
         else:
             with budget.hold(size):
                 encoded = await self._thread(cost, body).run(encode)
-        return Found(encoded, AnswerFacts.of(ranking, prepared), pages)
+        return AnswerParts(encoded, AnswerFacts.of(ranking, prepared), pages)
 
     async def _rank(self, query: Query, served: Served, budget: WaitBudget) -> Ranking:
         """Return the ranking of a query. Raises the errors of `Lane.rank`, and Overloaded if it would wait too long."""
@@ -304,7 +304,7 @@ class Verbs:
         budget: WaitBudget,
         *,
         is_short: bool,
-    ) -> Found:
+    ) -> AnswerParts:
         """Return the answer to a request that is planned anew after each ranking. Raises an ApiError."""
         thread = self._thread(cost, body)
         is_here = is_short and not cost.is_expensive and not plans_long(question, served)
@@ -327,10 +327,10 @@ class Verbs:
         else:
             size = rerank_bytes(answer, served.fragments)
             encode = partial(encode_rerank, answer, served.fragments)
-            pages = [[answer.ids[place] for place in answer.order.tolist()]]
+            pages = [[answer.ids[origin] for origin in answer.order.tolist()]]
         with budget.hold(size):
             encoded = encode() if is_here and size <= SMALL_BYTES else await thread.run(encode)
-        return Found(encoded, facts, pages)
+        return AnswerParts(encoded, facts, pages)
 
     def _thread(self, cost: Cost, body: Body) -> WorkThread:
         """Return the thread for the work on a single request, by the request's cost and the length of its body."""
