@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hmac
+import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
@@ -12,7 +14,8 @@ import typer
 from svc import logs
 from svc.cli.common import DevAllowUnsigned, EnvVar, RecipeFile, check_unsigned, interrupts, load, verifying_keys
 from svc.env_file import environment
-from svc.errors import ConfigError, UsageError
+from svc.errors import ArtifactWriteError, ConfigError, UsageError
+from svc.names import ARM_MARK
 from svc.settings import Settings
 
 if TYPE_CHECKING:
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from svc.recipe.load import LoadedRecipe
 
 DIGEST_HEX = 32
+_VERSION = re.compile(r"\.([0-9a-f]{8})\.svc$")
 EPILOG = """
 [bold]Examples[/bold]
   svc forget recipes/books.yaml --user u42
@@ -62,11 +66,54 @@ def command(
         raise ConfigError("svc forget signs the versions anew: set SVC_SIGNING_KEYS")
     from svc.artifact.lock import run_lock
 
-    with interrupts(), run_lock(loaded.output_uri, timeout_s=0.0, settings=settings):
+    with interrupts(), ExitStack() as locks:
+        artifacts = _artifacts(loaded, keys, settings)
+        for uri in artifacts:
+            locks.enter_context(run_lock(uri, timeout_s=0.0, settings=settings))
         # The list comes first: if the command is killed behind it, no training brings the users back.
         listed = None if dry_run else _add_to_list(loaded, ids)
-        rewritten = _rewrite(loaded, ids, keys, settings, dry_run=dry_run)
-    _say(loaded, ids, rewritten, listed, dry_run=dry_run)
+        rewritten = [
+            version
+            for uri, about in artifacts.items()
+            for version in _rewrite(uri, *about, ids, keys, settings, dry_run=dry_run)
+        ]
+        n_lines = None if dry_run else _forget_in_log(loaded, ids)
+    _say(loaded, ids, rewritten, listed, n_lines, dry_run=dry_run)
+
+
+def _artifacts(loaded: LoadedRecipe, keys: SigningKeys, settings: Settings) -> dict[str, tuple[str, bool]]:
+    """Return the artifacts of the recipe and of its arms by address.
+
+    The value has the recipe that the artifact was trained for, and whether it has versions. A version that an arm names
+    stands for all versions of its artifact. Raises ArtifactError for an arm whose artifact cannot be verified.
+    """
+    from svc.artifact.replay import recipe_of
+    from svc.artifact.store import open_store, verify_blob
+
+    versioned = loaded.recipe.output.versioning == "append_sha"
+    artifacts = {loaded.output_uri: (loaded.recipe.name, versioned)}
+    for arm in loaded.arms:
+        uri = _VERSION.sub(".svc", arm.output_uri)
+        if uri not in artifacts:
+            store = open_store(uri, settings)
+            parsed = verify_blob(store.read(settings.max_artifact_bytes), keys, settings)
+            artifacts[uri] = recipe_of(parsed.header, loaded.recipe.name), store.live() is not None
+    return artifacts
+
+
+def _forget_in_log(loaded: LoadedRecipe, ids: Sequence[str]) -> int | None:
+    """Remove the lines of the users from the served log. Return their number, or None without a log of units."""
+    from svc.asking.experiment import unit_digest
+    from svc.serving.served_log import forget_units
+
+    folder, experiment = loaded.served_log_folder, loaded.recipe.serving.experiment
+    if folder is None or experiment is None:
+        return None
+    digests = (unit_digest(experiment.salt, user) for user in ids)
+    try:
+        return forget_units(folder, loaded.recipe.name, digests)
+    except OSError as error:
+        raise ArtifactWriteError(f"the served log in {folder} cannot be written: {error.strerror or error}") from None
 
 
 def _ids(named: Sequence[str], file: Path | None) -> list[str]:
@@ -82,9 +129,9 @@ def _ids(named: Sequence[str], file: Path | None) -> list[str]:
 
 
 def _rewrite(
-    loaded: LoadedRecipe, ids: Sequence[str], keys: SigningKeys, settings: Settings, *, dry_run: bool
+    uri: str, recipe: str, versioned: bool, ids: Sequence[str], keys: SigningKeys, settings: Settings, *, dry_run: bool
 ) -> list[Rewritten]:
-    """Rewrite the versions that know any of the users. With `dry_run`, only find them."""
+    """Rewrite the versions of an artifact that know any of the users. With `dry_run`, only find them."""
     from svc.artifact import layout
     from svc.artifact.versions import Versions
     from svc.model.codec import encode
@@ -95,7 +142,7 @@ def _rewrite(
 
     def rewrite(parsed: Parsed) -> Callable[[BinaryIO], layout.Written] | None:
         """Return the writer of the version without the users, or None if it does not know them."""
-        model = load_model(parsed.header, parsed.payload, name=loaded.recipe.name, allow_skew=True)
+        model = load_model(parsed.header, parsed.payload, name=recipe, allow_skew=True)
         found_ids = users_in(model, ids)
         if not found_ids:
             return None
@@ -111,8 +158,8 @@ def _rewrite(
 
     digests = [hmac.digest(key, user.encode(), "sha256").hex()[:DIGEST_HEX] for user in ids]
     facts: Mapping[str, Any] = {"forgot": {"count": len(ids), "digests": digests}}
-    versions = Versions(loaded.output_uri, keys, settings, recipe=loaded.recipe.name)
-    if loaded.recipe.output.versioning == "always_overwrite":
+    versions = Versions(uri, keys, settings, recipe=recipe)
+    if not versioned:
         return versions.rewrite_single(rewrite, dry_run=dry_run)
     return versions.rewrite_all(rewrite, facts, dry_run=dry_run)
 
@@ -143,7 +190,13 @@ def _cell(text: str) -> str:
 
 
 def _say(
-    loaded: LoadedRecipe, ids: Sequence[str], rewritten: Sequence[Rewritten], listed: Path | None, *, dry_run: bool
+    loaded: LoadedRecipe,
+    ids: Sequence[str],
+    rewritten: Sequence[Rewritten],
+    listed: Path | None,
+    n_lines: int | None,
+    *,
+    dry_run: bool,
 ) -> None:
     verb = "would be rewritten" if dry_run else "was rewritten"
     for version in rewritten:
@@ -153,6 +206,14 @@ def _say(
         typer.echo(f"no version knows {'this user' if len(ids) == 1 else 'these users'}")
     if dry_run:
         return
+    moved = {version.old: version.new for version in rewritten}
+    for arm in loaded.arms:
+        pinned = _VERSION.search(arm.output_uri)
+        if pinned is not None and (new := moved.get(pinned[1])) is not None:
+            arm_name = arm.recipe.name.partition(ARM_MARK)[2]
+            typer.echo(f"the arm {arm_name} has no model until its path names {new} instead of {pinned[1]}")
+    if n_lines is not None:
+        typer.echo(f"{n_lines} lines removed from the served log in {loaded.served_log_folder}")
     if listed is not None:
         typer.echo(f"{listed} has the ids, so that no training brings them back")
     elif loaded.recipe.cleansing.forget is None:

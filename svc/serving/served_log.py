@@ -11,9 +11,10 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -34,6 +35,7 @@ MAX_WAITING_IDS = 500_000
 LINE_COST = 20
 """A line without items takes the memory of this many ids."""
 OPEN = ".open"
+_UNIT = re.compile(rb'"unit":"[0-9a-f]{32}"')
 
 
 class Line(NamedTuple):
@@ -227,6 +229,26 @@ class LogFile:
         for path in self._folder.glob(f"{self._recipe}.*.jsonl"):
             if path.name.split(".")[1] < oldest:
                 path.unlink(missing_ok=True)
+
+
+def forget_units(folder: Path, recipe: str, digests: Iterable[str]) -> int:
+    """Overwrite the lines of these units with blanks, in closed and in open files. Return the number of lines. Blocks.
+
+    Servers go on writing meanwhile, because no file is replaced. A line that begins with a blank was left by a run that
+    was killed.
+    """
+    units = {b'"unit":"%b"' % digest.encode() for digest in digests}
+    count = 0
+    for path in folder.glob(f"{recipe}.*.jsonl*"):
+        with path.open("r+b") as file:
+            start = 0
+            for line in file:
+                unit = _UNIT.search(line)
+                if line.strip() and (line.startswith(b" ") or (unit is not None and unit[0] in units)):
+                    os.pwrite(file.fileno(), b" " * (len(line) - 1), start)
+                    count += 1
+                start += len(line)
+    return count
 
 
 def _locked(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> int | None:

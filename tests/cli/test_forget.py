@@ -13,7 +13,9 @@ import svc
 from svc.artifact import store_local
 from svc.artifact.keys import parse_signing_keys, public_entry
 from svc.artifact.store import Store
+from svc.asking.policy import LogSettings
 from svc.cli import main
+from svc.serving.served_log import Line, LogFile
 from tests.cli.conftest import KEY, history, last_error, train
 from tests.object_store import ObjectsInMemory
 
@@ -186,6 +188,55 @@ def test_the_only_file_of_a_recipe_without_versions_is_rewritten(recipe: Path, c
     assert "was rewritten as" in capsys.readouterr().out
     assert "u7" not in live(recipe).users()
     assert not (recipe.parent / "out" / "books.svc.log.jsonl").exists()
+
+
+def test_arms_and_the_served_log_forget_too(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An arm may have the artifact of another recipe, or one version of it. Lines of other units stay as they are."""
+    other = shop.with_name("other.yaml")
+    other.write_text(shop.read_text().replace("books.svc", "other.svc").replace("name: books", "name: other"), "utf-8")
+    assert [train(other, run) for run in ("r1", "r2")] == [0, 0]
+    pinned = history(other, capsys)[-1]["sha8"]
+    arms = f"""
+serving:
+  experiment:
+    name: e
+    salt: pepper
+    arms:
+      - {{name: control, weight: 1}}
+      - {{name: next, weight: 1, path: out/other.svc}}
+      - {{name: old, weight: 1, path: out/other.{pinned}.svc}}
+  served_log: {{path: served}}
+"""
+    shop.write_text(shop.read_text() + arms, encoding="utf-8")
+    folder = shop.parent / "served"
+    log = LogFile(LogSettings(str(folder), 1.0, 60, 30), "books")
+    lines = [
+        Line(0, "r", "books", "recommend", ("e", "pepper"), "next", "v", unit, [f"i{number}"]).encode(1.0)
+        for number, unit in enumerate([PERSON, OTHER, None, PERSON])
+    ]
+    log.write(lines, 0)
+    (folder / "books.19690101T0000.7.jsonl").write_bytes(lines[1] + b"    half of a line}\n" + lines[0])
+    (folder / "films.19690101T0000.7.jsonl").write_bytes(lines[0])
+    assert main.run(["forget", str(shop), "--user", PERSON]) == 0
+    printed = capsys.readouterr().out
+    assert files_with(shop, PERSON) == []
+    assert printed.count("was rewritten as") == 5
+    assert "4 lines removed from the served log" in printed
+    moved = next(version["sha8"] for version in history(other, capsys)[-1:])
+    assert f"the arm old has no model until its path names {moved} instead of {pinned}" in printed
+    log.write(lines[2:3], 0)
+    log.close()
+    left = {
+        path.name: [line for line in path.read_bytes().splitlines(keepends=True) if line.strip()]
+        for path in folder.iterdir()
+    }
+    assert left == {
+        f"books.19700101T0000.{os.getpid()}.jsonl": [lines[1], lines[2], lines[2]],
+        "books.19690101T0000.7.jsonl": [lines[1]],
+        "films.19690101T0000.7.jsonl": [lines[0]],
+    }
+    assert main.run(["forget", str(shop), "--user", PERSON]) == 0
+    assert "0 lines removed" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("arguments", "code"), [([], 2), (["--users", "none.txt"], 2), (["--user", PERSON], 6)])
