@@ -89,10 +89,9 @@ def command(
 
 
 def _served_log(loaded: LoadedRecipe) -> str:
-    log = getattr(loaded.recipe.serving, "served_log", None)
-    if log is None:
+    if loaded.served_log_folder is None:
         raise UsageError("the recipe has no serving.served_log: name its files by --served")
-    return str(log.location.resolve(loaded.base_dir))
+    return str(loaded.served_log_folder)
 
 
 def _read_events(events: str, columns: dict[str, Any], settings: Settings, variables: Mapping[str, str]) -> Events:

@@ -24,6 +24,7 @@ from svc.asking.experiment import unit_digest
 from svc.errors import DataSourceError, UsageError
 from svc.experiments.events import Events
 from svc.recipe.schema import Recipe
+from svc.recipe.serving_schema import Experiment
 from svc.recipe.training_schema import AGE_PATTERN, seconds
 
 UNLIKELY_RATIO = 0.001
@@ -79,9 +80,9 @@ def compare_arms(lines: pa.Table, events: Events, recipe: Recipe, window: str) -
     }
 
 
-def experiment_of(recipe: Recipe) -> Any:
+def experiment_of(recipe: Recipe) -> Experiment:
     """Return the recipe's experiment. Raises UsageError if there is none."""
-    experiment = getattr(recipe.serving, "experiment", None)
+    experiment = recipe.serving.experiment
     if experiment is None:
         raise UsageError(f"the recipe {recipe.name} has no serving.experiment")
     return experiment

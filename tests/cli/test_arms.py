@@ -79,7 +79,6 @@ def test_a_plan_needs_no_recipe(shop: Path, capsys: pytest.CaptureFixture[str]) 
     ("options", "code", "message"),
     [
         (["--served", "served"], 2, "give a RECIPE and --events"),
-        (["--events", "events.csv"], 2, "no serving.served_log"),
         (["--events", "none.csv", "--served", "served"], 3, "none.csv"),
         (["--events", "events.csv", "--served", "none"], 3, "no file of the served log matches none"),
         (["--events", "events.csv", "--served", "served", "--unit", "user"], 3, "no column user"),
@@ -96,9 +95,20 @@ def test_mistakes_are_named(
     assert message in capsys.readouterr().err
 
 
-def test_a_recipe_without_an_experiment_is_refused(
-    shop: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("missing", ["experiment", "served_log"])
+def test_a_recipe_without_an_experiment_or_a_log_is_refused(
+    shop: Path, capsys: pytest.CaptureFixture[str], missing: str
 ) -> None:
-    monkeypatch.undo()
+    tree = json.loads(shop.read_text())
+    del tree["serving"][missing]
+    shop.write_text(json.dumps(tree))
     assert main.run(["experiment", str(shop), "--events", "events.csv"]) == 2
-    assert "no serving.experiment" in capsys.readouterr().err
+    assert f"no serving.{missing}" in capsys.readouterr().err
+
+
+def test_the_log_of_the_recipe_is_read_by_default(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its path is relative to the recipe, from whatever folder the command is run."""
+    assert main.run(["experiment", str(shop), "--events", "events.csv", "--json"]) == 0
+    by_default = capsys.readouterr().out
+    assert main.run(["experiment", str(shop), "--events", "events.csv", "--served", "served", "--json"]) == 0
+    assert capsys.readouterr().out == by_default

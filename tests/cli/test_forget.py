@@ -15,6 +15,7 @@ from svc.artifact.keys import parse_signing_keys, public_entry
 from svc.artifact.store import Store
 from svc.asking.policy import LogSettings
 from svc.cli import main
+from svc.experiments.served_log import read_served
 from svc.serving.served_log import Line, LogFile
 from tests.cli.conftest import KEY, history, last_error, train
 from tests.object_store import ObjectsInMemory
@@ -235,6 +236,7 @@ serving:
         "books.19690101T0000.7.jsonl": [lines[1]],
         "films.19690101T0000.7.jsonl": [lines[0]],
     }
+    assert read_served(str(folder)).num_rows == 5
     assert main.run(["forget", str(shop), "--user", PERSON]) == 0
     assert "0 lines removed" in capsys.readouterr().out
 

@@ -6,22 +6,34 @@ import json
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from svc.asking.experiment import unit_digest
+from svc.recipe.schema import Recipe
 
 SALT = "2026-12"
 START = datetime(2026, 12, 1, 9, 30, tzinfo=UTC)
 
 
-def recipe(weights: Mapping[str, int] | None = None) -> Any:
-    """Return the part of a recipe that the report reads. By default two arms of equal weights."""
-    arms = [SimpleNamespace(name=name, weight=w) for name, w in (weights or {"control": 1, "next": 1}).items()]
-    experiment = SimpleNamespace(name="ranking-2", salt=SALT, arms=arms)
-    return SimpleNamespace(name="books", serving=SimpleNamespace(experiment=experiment, served_log=None))
+def content(weights: Mapping[str, int] | None = None) -> dict[str, Any]:
+    """Return a recipe as it is written. By default it has two arms of equal weights."""
+    arms = [{"name": name, "weight": weight} for name, weight in (weights or {"control": 1, "next": 1}).items()]
+    return {
+        "name": "books",
+        "source": {"type": "csv", "path": "a.csv"},
+        "schema": {"user_column": "user", "item_column": "item"},
+        "output": {"path": "a.svc"},
+        "serving": {
+            "experiment": {"name": "ranking-2", "salt": SALT, "arms": arms},
+            "served_log": {"path": "served"},
+        },
+    }
+
+
+def recipe(weights: Mapping[str, int] | None = None) -> Recipe:
+    return Recipe.model_validate(content(weights))
 
 
 def at(minutes: float) -> str:
@@ -61,13 +73,5 @@ def make_shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     rows = [f"u{n},b,{at(n)},2.5" for n in range(40) if n % 8 in (0, 1, 3)]
     (tmp_path / "events.csv").write_text("\n".join(["unit,item,time,value", *rows, rows[0], "x,b,2026-12-02,1"]) + "\n")
     path = tmp_path / "books.yaml"
-    path.write_text(
-        "name: books\nsource: {type: csv, path: a.csv}\nschema: {user_column: user, item_column: item}\n"
-        "output: {path: a.svc}\n"
-    )
-
-    def experiment_of(_: Any) -> Any:
-        return recipe().serving.experiment
-
-    monkeypatch.setattr("svc.experiments.report.experiment_of", experiment_of)
+    path.write_text(json.dumps(content()))
     return path

@@ -98,6 +98,7 @@ def others() -> str:
         ("training", ["Training", "TimeDecay", "Split"]),
         ("output", ["Output"]),
         ("serving", ["Serving", "Availability", "NewItems"]),
+        ("experiment", ["Experiment", "Arm"]),
     ],
 )
 def test_the_recipe_page_has_every_field_with_its_default(heading: str, names: list[str]) -> None:
