@@ -97,6 +97,7 @@ def test_the_schema_checks_recipes_as_the_loader_does(
 
 
 LIMITS = {
+    "Arm": {"weight": "[0, 1000000]"},
     "Availability": {"refresh_seconds": "[5, 86400]", "max_stale_seconds": "(0, inf)"},
     "Cleansing": {
         "event_weights": "(0, inf)",
@@ -122,8 +123,14 @@ LIMITS = {
     },
     "Output": {"keep": "[1, inf)"},
     "Promotion": {"against": "[1, inf)", "min_relative_change": "[-1, inf)", "confidence": "[0.5, 0.999]"},
+    "Experiment": {"salt": "[1, 256]", "arms": "[2, 8]"},
     "Rehearsal": {"min_known_users": "[0, 1]"},
-    "Serving": {"diversity": "[0, 1]", "limits": "(-inf, 4]", "boosts": "(-inf, 16]", "pins": "(-inf, 16]"},
+    **dict.fromkeys(
+        ("PageRules", "Serving"),
+        {"diversity": "[0, 1]", "limits": "(-inf, 4]", "boosts": "(-inf, 16]", "pins": "(-inf, 16]"},
+    ),
+    "ServedLog": {"share": "[0, 1]", "rotate_minutes": "[1, 1440]", "keep_days": "[1, 3650]"},
+    "Shadow": {"share": "[0, 1]"},
     "ServingBoost": {"factor": "[0.1, 10]"},
     "ServingLimit": {"max": "[1, 1000]"},
     "ServingPin": {"position": "[0, 999]"},
@@ -185,8 +192,8 @@ def test_the_schema_has_the_limits_of_every_field() -> None:
 
 
 OF_RECIPES = {
-    "<= 16": "Serving.boosts Serving.pins",
-    "<= 4": "Serving.limits",
+    "<= 16": "PageRules.boosts PageRules.pins Serving.boosts Serving.pins",
+    "<= 4": "PageRules.limits Serving.limits",
     "> 0": (
         "Availability.max_stale_seconds Cleansing.event_weights MaxChange.n_items MaxChange.n_rows "
         "MaxChange.n_users Training.per_trial_timeout_seconds Training.timeout_seconds"
@@ -198,7 +205,10 @@ OF_RECIPES = {
     ">= 0": "SourceSpec.version CostGuardrail.max_relative_change Training.per_algorithm_trials",
     ">= 0 < 1": "Split.test",
     ">= 0 < 4,294,967,296": "Split.seed Training.seed",
-    ">= 0 <= 1": "NewItems.max_share NewItems.min_share Rehearsal.min_known_users Serving.diversity",
+    ">= 0 <= 1": (
+        "PageRules.diversity ServedLog.share Shadow.share NewItems.max_share NewItems.min_share "
+        "Rehearsal.min_known_users Serving.diversity"
+    ),
     ">= 0 <= 1,000": "SourceSpec.header SourceSpec.skip_rows",
     ">= 0 <= 5": "Training.recency",
     ">= 0 <= 999": "ServingPin.position",
@@ -212,7 +222,8 @@ OF_RECIPES = {
     ">= 1 <= 1,000": "ServingLimit.max",
     ">= 1 <= 1,000,000": "Training.cutoff",
     ">= 1 <= 1,024": (
-        "Availability.id_column FeatureColumn.name FeatureSide.id_column FilterField.name Forget.id_column "
+        "Arm.path ServedLog.path Availability.id_column FeatureColumn.name FeatureSide.id_column "
+        "FilterField.name Forget.id_column "
         "InteractionSchema.event_column InteractionSchema.item_column InteractionSchema.time_column "
         "InteractionSchema.user_column InteractionSchema.weight_column ItemMetadata.fields "
         "ItemMetadata.id_column Output.path ServingLimit.field ServingPin.item_id SourceSpec.explode SourceSpec.path "
@@ -222,13 +233,17 @@ OF_RECIPES = {
     ),
     ">= 1 <= 100,000": "NewItems.max_items",
     ">= 1 <= 200,000": "SourceSpec.query",
-    ">= 1 <= 256": "Training.parallelism",
+    ">= 1 <= 256": "Experiment.salt Training.parallelism",
     ">= 1 <= 32,768": "FeatureColumn.max_words",
     ">= 1 <= 4,096": "FeatureColumn.dimensions",
     ">= 1 <= 600": "SourceSpec.connect_timeout_seconds",
     ">= 1 <= 8": "FeatureColumn.delimiter FilterField.delimiter",
     ">= 1 <= 86,400": "SourceSpec.statement_timeout_seconds",
     ">= 5 <= 86,400": "Availability.refresh_seconds NewItems.refresh_seconds",
+    ">= 0 <= 1,000,000": "Arm.weight",
+    ">= 2 <= 8": "Experiment.arms",
+    ">= 1 <= 1,440": "ServedLog.rotate_minutes",
+    ">= 1 <= 3,650": "ServedLog.keep_days",
 }
 OF_REQUESTS = {
     "<= 1,000": (
@@ -277,7 +292,8 @@ OF_REQUESTS = {
     ),
     ">= 1 <= 16": "LabelRow.rows PageRequest.rows",
     ">= 1 <= 256": (
-        "LabelRow.field LimitAsked.field PageRequest.dislikes PageRequest.exclude_items PageRequest.history "
+        "PageRequest.unit RecommendRequest.unit RelatedRequest.unit RerankRequest.unit LabelRow.field "
+        "LimitAsked.field PageRequest.dislikes PageRequest.exclude_items PageRequest.history "
         "PageRequest.shown PageRequest.user_features PageRequest.user_id PinAsked.item_id "
         "RecommendBatch.requests RecommendRequest.dislikes RecommendRequest.exclude_items "
         "RecommendRequest.history RecommendRequest.include_items RecommendRequest.shown "
