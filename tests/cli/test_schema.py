@@ -125,10 +125,8 @@ LIMITS = {
     "Promotion": {"against": "[1, inf)", "min_relative_change": "[-1, inf)", "confidence": "[0.5, 0.999]"},
     "Experiment": {"salt": "[1, 256]", "arms": "[2, 8]"},
     "Rehearsal": {"min_known_users": "[0, 1]"},
-    **dict.fromkeys(
-        ("PageRules", "Serving"),
-        {"diversity": "[0, 1]", "limits": "(-inf, 4]", "boosts": "(-inf, 16]", "pins": "(-inf, 16]"},
-    ),
+    "PageRules": {"diversity": "[0, 1]", "limits": "(-inf, 4]", "boosts": "(-inf, 16]", "pins": "(-inf, 16]"},
+    "Serving": {"diversity": "[0, 1]", "limits": "(-inf, 4]", "boosts": "(-inf, 16]", "pins": "(-inf, 16]"},
     "ServedLog": {"share": "[0, 1]", "rotate_minutes": "[1, 1440]", "keep_days": "[1, 3650]"},
     "Shadow": {"share": "[0, 1]"},
     "ServingBoost": {"factor": "[0.1, 10]"},
