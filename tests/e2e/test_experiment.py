@@ -5,17 +5,22 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import os
 import signal
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.e2e.load import Load
 from tests.e2e.server import Server, make_home, until, write_recipe
+from tests.e2e.test_workers import children
 from tests.serving.artifacts import popularity_model, write_artifact
 
 pytestmark = pytest.mark.integration
+SECONDS = float(os.environ.get("SVC_TEST_SOAK_SECONDS", "15"))
 SALT, USERS, ITEMS = "2026-12", 40, 100
 ARMS = [
     {"name": "control", "weight": 2},
@@ -190,3 +195,47 @@ def test_a_killed_server_leaves_whole_lines(tmp_path: Path) -> None:
         server.recommend("films")
         until(lambda: len(list((tmp_path / "served").glob("*.jsonl"))) == 1, server.log)
     assert len(lines(tmp_path)) == 21
+
+
+@pytest.mark.timeout(120 + 2 * SECONDS)
+def test_every_answer_is_logged_beside_swaps_and_a_killed_worker(tmp_path: Path) -> None:
+    """Only lines of the killed worker's last second may be lost. Each answer names the arm of its unit.
+
+    SVC_TEST_SOAK_SECONDS is the duration.
+    """
+    asked = [("/v1/recipes/films:recommend", {"user_id": f"u{number}", "limit": 3}) for number in range(USERS)]
+    answered_at = dict[str, float]()
+
+    def judge(status: int, body: dict[str, Any]) -> str | None:
+        return None if status == 200 and body["experiment"]["arm"] in FIRST else f"{status}: {body}"
+
+    def note(_began_s: float, body: dict[str, Any]) -> None:
+        answered_at[body["request_id"]] = time.time()
+
+    with Server(home(tmp_path), args=["--workers", "2"], env={"SVC_CACHED_ANSWERS": "0"}) as server:
+        with Load(server.url, asked, clients=8, judge=judge, note=note, pause_s=0.002) as load:
+            until_s, killed_at, n_swaps = time.monotonic() + SECONDS, 0.0, 0
+            while time.monotonic() < until_s:
+                time.sleep(1)
+                best = n_swaps % 40
+                write_artifact(tmp_path / "films.svc", popularity_model(50 + best, USERS, ITEMS))
+                write_artifact(tmp_path / "next.svc", popularity_model(60 + best % 30, USERS, ITEMS))
+                n_swaps += 1
+                if not killed_at and time.monotonic() > until_s - SECONDS / 2:
+                    _, worker, _ = children(server)
+                    killed_at = time.time()
+                    os.kill(worker, signal.SIGKILL)
+        server.process.send_signal(signal.SIGTERM)
+        server.process.wait()
+        assert server.said("artifact_loaded", name="films@next")
+    assert not [failure for failure in load.tally.failures if "arm" in failure]
+    logged = Counter(line["request_id"] for line in lines(tmp_path))
+    assert max(logged.values()) == 1
+    lost = answered_at.keys() - logged.keys()
+    assert all(killed_at - 2 < answered_at[request_id] < killed_at + 1 for request_id in lost)
+    assert len(logged) >= len(answered_at) - len(lost) > 100
+    by_unit: dict[str, set[str]] = {}
+    for line in lines(tmp_path):
+        by_unit.setdefault(line["unit"], set()).add(line["arm"])
+    assert by_unit == {digest(f"u{number}"): {arm_of(f"u{number}")} for number in range(8)}
+    print(f"{len(answered_at)} answers, {len(logged)} lines, {len(lost)} lost, {n_swaps} swaps")  # noqa: T201
