@@ -48,7 +48,6 @@ _PLAIN_WORDS = {
     "bool_type": "must be true or false",
     "bool_parsing": "must be true or false",
     "string_too_short": "must not be empty",
-    "too_short": "must have at least one entry",
     "tuple_type": "must be a list",
     "model_type": "must be a mapping of keys to values",
     "dict_type": "must be a mapping of keys to values",
@@ -265,6 +264,10 @@ def _expectation(item: ErrorDetails, value: Any) -> str:
         return str(context["error"])
     if item["type"] == "string_pattern_mismatch":
         return PATTERNS_IN_WORDS.get(context["pattern"], f"must match {context['pattern']}")
+    bound = context.get("min_length", context.get("max_length"))
+    if item["type"] in ("too_short", "too_long"):
+        which = "least" if item["type"] == "too_short" else "most"
+        return f"must have at {which} {'one entry' if bound == 1 else f'{bound} entries'}"
     message = item["msg"].replace("Input should", "must", 1).replace("must be a valid", "must be a")
     return _PLAIN_WORDS.get(item["type"], message)
 
