@@ -26,7 +26,7 @@ EPILOG = """
 
 [bold]Exit codes[/bold]
   0 all checks hold   2 bad recipe or usage   3 data source
-  4 training would find no usable row         8 configuration
+  4 training could not use the data           8 configuration
 """
 
 

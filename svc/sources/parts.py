@@ -167,6 +167,11 @@ def probe_first(
     return lines if parts[0].where == where else [f"{where}: {len(parts)} files", *lines]
 
 
+def first_rows_are_all(options: FileOptions, context: SourceContext) -> bool:
+    """Return whether a source with fewer rows than a sample has no others: no folder, and nothing over http(s)."""
+    return not options.location.is_http and _pattern(options.location, context) is None
+
+
 def _pattern(location: Location, context: SourceContext) -> _Pattern | None:
     """Return the pattern of a folder or a path with wildcards, or None for a path that is read as one file."""
     if location.is_http:

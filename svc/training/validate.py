@@ -13,27 +13,35 @@ from svc.errors import MetadataError, MinDataViolation, SvcError
 from svc.model.ranking.filter_fields import LabelField, read_number
 from svc.recipe.load import LoadedRecipe
 from svc.recipe.serving_schema import ItemMetadata
-from svc.recipe.source_options import SourceSpec
+from svc.recipe.source_options import BUILT_IN_OPTIONS, FileOptions, SourceSpec
 from svc.settings import Settings
 from svc.sources.base import SourceContext, build_source
+from svc.sources.parts import first_rows_are_all
 from svc.training.data.doubts import MOST_EVENTS, Doubt, column_hints, doubts
 from svc.training.data.features import SideName, sample_warnings
-from svc.training.data.fetch import feature_context, interaction_context, uses_time
+from svc.training.data.fetch import (
+    TrainingData,
+    check_thresholds,
+    draw_sample,
+    feature_context,
+    forgotten_users,
+    interaction_context,
+    uses_time,
+)
 from svc.training.data.id_doubts import id_doubts
 from svc.training.data.interactions import from_rows
-from svc.training.data.judged_users import judge_enough
 from svc.training.data.metadata_doubts import metadata_doubts
-from svc.training.data.split import count_judged
 from svc.training.data.times import MANY
-from svc.training.data.where import fetch_kept, kept_rows
+from svc.training.data.where import fetch_kept, kept_rows, without_users
 from svc.training.fitting.algorithms.registry import check_available
+from svc.training.judging.task import plan_split
 from svc.training.search.storage import preflight
 
 if TYPE_CHECKING:
     import pandas
 
 SAMPLED_ROWS = 1000
-FrameCheck = Callable[["pandas.DataFrame"], list[str]]
+FrameCheck = Callable[["pandas.DataFrame"], Iterable[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +101,7 @@ def _sources(
     """Yield the field of the recipe, the source, its context and the check of its first rows, for each table."""
     recipe, items = loaded.recipe, set[str]()
     context = interaction_context(loaded, settings, variables)
-    yield "source", recipe.source, context, partial(_row_warnings, loaded, items)
+    yield "source", recipe.source, context, partial(_row_warnings, loaded, context, items)
     names: tuple[SideName, ...] = ("item", "user")
     for name in names:
         side = getattr(recipe.features, name, None)
@@ -111,19 +119,23 @@ def _sources(
         yield "serving.availability.source", available.source, served(available.id_column, (available.id_column,)), None
 
 
-def _row_warnings(loaded: LoadedRecipe, items: set[str], frame: pandas.DataFrame) -> list[str]:
-    """Return lines about the first rows of the interactions: the effect of the filters of `cleansing`, and warnings.
+def _row_warnings(
+    loaded: LoadedRecipe, context: SourceContext, items: set[str], frame: pandas.DataFrame
+) -> Iterator[str]:
+    """Yield lines about the first rows of the interactions: the effect of the filters of `cleansing`, and warnings.
 
-    The items of these rows are added to `items`. Raise MinDataViolation if there are no rows or if none is usable, and
-    the errors of a training for values that it would refuse.
+    The items of these rows are added to `items`. Raise DataSourceError if the list of forgotten users cannot be read,
+    MinDataViolation if there are no rows or if none is usable, and the errors of a training for values that it would
+    refuse. If the table has no further rows, raise its errors about all rows too, after the warnings.
     """
     recipe = loaded.recipe
     schema, with_times = recipe.schema_, uses_time(recipe)
     if not len(frame):
         raise MinDataViolation("the table has a header and no rows, so there is nothing to train on")
     n_read, rows = len(frame), kept_rows(frame, recipe.cleansing.where, recipe.cleansing.hide)
+    rows = without_users(rows, schema.user_column, forgotten_users(loaded, context.settings, context.variables))
     frame = rows.frame
-    is_sample = n_read >= SAMPLED_ROWS
+    is_sample = n_read >= SAMPLED_ROWS or _may_have_more(recipe.source, context)
     # Of few rows of each user and item, no core may be left.
     cleansing = recipe.cleansing.model_copy(update={"min_interactions": None}) if is_sample else recipe.cleansing
     interactions = from_rows(
@@ -152,10 +164,6 @@ def _row_warnings(loaded: LoadedRecipe, items: set[str], frame: pandas.DataFrame
     for side, name in (("user", schema.user_column), ("item", schema.item_column)):
         ids = id_doubts(frame[name], side, recipe.source.type, are_rows=True, is_sample=is_sample)
         warnings += [doubt.message for doubt in ids]
-    if not is_sample:  # the table has no further rows, so the split of a training is known
-        n_judged = count_judged(interactions, recipe.training.split, repeats=recipe.training.repeats)
-        doubt = judge_enough(loaded, interactions, n_judged)[1]
-        warnings += [] if doubt is None else [doubt.message]
     n_hidden = 0 if rows.hides is None else int(rows.hides.sum())
     counts = [] if rows.n_dropped is None else [_count_kept(len(frame) - n_hidden, n_read)]
     counts += [] if rows.hides is None else [f"cleansing.hide hides {n_hidden} of the first {n_read} rows"]
@@ -164,7 +172,17 @@ def _row_warnings(loaded: LoadedRecipe, items: set[str], frame: pandas.DataFrame
         if interactions.events
         else []
     )
-    return counts + [f"warning: {text}" for text in warnings]
+    yield from counts + [f"warning: {text}" for text in warnings]
+    if not is_sample:  # the table has no further rows, so a training would split these
+        check_thresholds(interactions, recipe.cleansing)
+        _, _, doubt = plan_split(loaded, TrainingData(interactions, n_read, {}, draw_sample(loaded, interactions)))
+        yield from () if doubt is None else (f"warning: {doubt.message}",)
+
+
+def _may_have_more(spec: SourceSpec, context: SourceContext) -> bool:
+    """Return whether the source may have more rows than a sample that is shorter than SAMPLED_ROWS."""
+    options = BUILT_IN_OPTIONS[spec.type].model_validate(spec.options) if spec.type in BUILT_IN_OPTIONS else None
+    return isinstance(options, FileOptions) and not first_rows_are_all(options, context)
 
 
 def _events_line(weights: Mapping[str, object], counts: Mapping[str, int], n_rows: int) -> str:
@@ -192,6 +210,7 @@ def _few_items(
     cleansing = loaded.recipe.cleansing
     source = build_source(loaded.recipe.source, interaction_context(loaded, settings, variables))
     rows = fetch_kept(source, cleansing.where, cleansing.hide)
+    rows = without_users(rows, loaded.recipe.schema_.user_column, forgotten_users(loaded, settings, variables))
     yield from compare(from_rows(rows, loaded.recipe.schema_, cleansing, with_times=uses_time(loaded.recipe)).item_ids)
 
 

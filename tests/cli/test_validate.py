@@ -17,7 +17,7 @@ VALIDATED = """\
 name: books
 source: {type: csv, path: rows.csv}
 schema: {user_column: u, item_column: i, time_column: t, time_unit: s}
-training: {algorithms: [TopPop], storage_path: STORAGE, split: {scheme: time_user}}
+training: {algorithms: [TopPop], cutoff: 2, storage_path: STORAGE, split: {scheme: time_user, heldout_ratio: 0.5}}
 output: {path: books.svc}
 """
 
@@ -33,7 +33,7 @@ def test_validate_checks_values_and_prints_codes(capsys: pytest.CaptureFixture[s
     assert "2 of the first 2 rows would be dropped" in shown and "set schema.time_unit: ms?" in shown
     recipe.write_text(VALIDATED.replace("STORAGE", "''"))
     assert main.run(["validate", str(recipe)]) == 4
-    (tmp_path / "rows.csv").write_text("u,i,t\na,x,1735689600\nb,y,1735689601\n")
+    (tmp_path / "rows.csv").write_text("u,i,t\na,x,1735689600\na,y,1735689601\n")
     assert main.run(["validate", str(recipe)]) == 0
 
 

@@ -418,7 +418,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-INTERACTIONS = "user,item\n" + "".join(f"u{user},i{item}\n" for user in range(20) for item in range(10))
+INTERACTIONS = "user,item\n" + "".join(f"u{user},i{item}\n" for user in range(20) for item in range(20))
 TIMES = INTERACTIONS.replace("\n", ",1700000000\n").replace("item,1700000000", "item,when", 1)
 ITEMS = "item,year\ni1,1999\n"
 TIMED = "{user_column: user, item_column: item, time_column: when}"
@@ -429,7 +429,7 @@ RANDOM = "training: {split: {scheme: random}}"
 TABLES: list[tuple[str, str, str, str, int, str]] = [
     ("user,item\n", ITEMS, PLAIN, "", 4, "a header and no rows"),
     (INTERACTIONS, "item,year\ni1,1999\ni2,early\n", PLAIN, "", 5, "it is in data row 2"),
-    (INTERACTIONS, "item,year\nbook-1,1999\nbook-2,2001\n", PLAIN, "", 5, "item_metadata has 0 of 10 items"),
+    (INTERACTIONS, "item,year\nbook-1,1999\nbook-2,2001\n", PLAIN, "", 5, "item_metadata has 0 of 20 items"),
     (INTERACTIONS, "item,year\ni1,1999\ni1,2001\n", PLAIN, "", 0, "'i1' occurs more than once"),
     (INTERACTIONS, "id,year\ni1,1999\n", PLAIN, "", 3, "has no column item; it has id, year (code"),
     ("", ITEMS, PLAIN, "", 3, "rows.csv"),
@@ -456,7 +456,7 @@ TABLES: list[tuple[str, str, str, str, int, str]] = [
     (TIMES.replace("1700000000", "5").replace("u1,i1,5", "u1,i1,1"), ITEMS, PLAIN, "", 0, "is not used: every row"),
     (INTERACTIONS + INTERACTIONS.split("\n", 1)[1], ITEMS, PLAIN, "", 0, "rows repeat an earlier choice"),
     (INTERACTIONS, ITEMS, "{user_column: item, item_column: user}", "", 5, "are they swapped?"),
-    (INTERACTIONS.replace("u1,", ",").replace("u2,", ","), ITEMS, PLAIN, "", 0, "'user' is blank in 20 rows"),
+    (INTERACTIONS.replace("u1,", ",").replace("u2,", ","), ITEMS, PLAIN, "", 0, "'user' is blank in 40 rows"),
     (
         INTERACTIONS,
         ITEMS,
@@ -470,8 +470,8 @@ TABLES: list[tuple[str, str, str, str, int, str]] = [
         ITEMS,
         PLAIN,
         "cleansing: {where: {user: {any: [U1]}}}",
-        0,
-        "keeps 0 of the first 200 rows: compare its values",
+        4,
+        "keeps 0 of the first 400 rows: compare its values",
     ),
     (
         INTERACTIONS,

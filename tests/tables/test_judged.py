@@ -13,7 +13,7 @@ import yaml
 
 import svc
 from tests.project.test_docs import ROOT, blocks
-from tests.tables.tables import TRAINING, both_accept, choices, tried, write_csv
+from tests.tables.tables import SPLIT, TRAINING, both_accept, both_refuse, choices, tried, write_csv
 
 TIMED = {"user_column": "user_id", "item_column": "item_id", "time_column": "ts", "time_unit": "s"}
 
@@ -117,3 +117,39 @@ def test_a_frame_of_users_with_eight_choices_trains_with_every_default(tmp_path:
     assert len(result.recommender.recommend("u1", limit=3)) == 3
     compared = svc.compare([result, {"algorithms": ["TopPop"], "n_trials": 1}], rows, seeds=1, progress=False)
     assert len(compared) == 2
+
+
+def gone(path: str) -> dict[str, Any]:
+    return {"source": {"type": "csv", "path": path}, "id_column": "user_id"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"training": {**TRAINING, "split": SPLIT, "cutoff": 13}}, "lower it to 12 or less"),
+        ({"cleansing": {"min_users": 25}}, "24 users where at least 25 are needed"),
+        ({"cleansing": {"min_users": 24, "forget": gone("gone.csv")}}, "23 users where at least 24 are needed"),
+        ({"cleansing": {"forget": gone("lost.csv")}}, "lost.csv"),
+        ({"cleansing": {"min_interactions": 90}}, "Lower cleansing.min_interactions"),
+        (
+            {"training": {**TRAINING, "split": {"scheme": "random", "heldout_ratio": 0.01}, "sample_users": 3}},
+            "which judges 3 users",
+        ),
+    ],
+)
+def test_data_that_no_training_can_use_is_refused_before(tmp_path: Path, changed: dict[str, Any], reason: str) -> None:
+    """`svc validate` gives the error of `svc train` if the first rows are all rows."""
+    write_csv(tmp_path / "rows.csv", choices())
+    write_csv(tmp_path / "gone.csv", [("u7",)], "user_id")
+    result = tried(tmp_path, **changed)
+    assert reason in both_refuse(result)
+    assert any(reason in line for line in result.checks)
+
+
+def test_the_first_file_of_a_folder_is_not_the_whole_table(tmp_path: Path) -> None:
+    """Each day has too few users, and all days together have enough."""
+    (tmp_path / "days").mkdir()
+    for day in range(3):
+        write_csv(tmp_path / "days" / f"{day}.csv", choices()[day::3])
+    folder = {"type": "csv", "path": "days"}
+    both_accept(tried(tmp_path, source=folder, cleansing={"min_rows": 100}))

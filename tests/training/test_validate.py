@@ -12,7 +12,7 @@ from sqlalchemy import event
 
 from svc.settings import Settings
 from svc.training.validate import validate
-from tests.training.runs import Make
+from tests.training.runs import Make, training
 
 QUERY = "SELECT user_id, item_id, ts FROM choices ORDER BY ts"
 
@@ -21,9 +21,15 @@ def test_a_query_runs_once(make_recipe: Make, tmp_path: Path) -> None:
     """A query may be expensive, so the probe and the checked rows come from one run."""
     with closing(sqlite3.connect(tmp_path / "rows.db")) as database:
         database.execute("CREATE TABLE choices (user_id TEXT, item_id TEXT, ts INTEGER)")
-        database.executemany("INSERT INTO choices VALUES (?, ?, ?)", [("u1", "i1", 1_600_000_000), ("u2", "2.0", 3)])
+        database.executemany(
+            "INSERT INTO choices VALUES (?, ?, ?)",
+            [(user, item, 1_600_000_000) for user in ("u1", "u2") for item in ("i1", "2.0")],
+        )
         database.commit()
-    recipe = make_recipe(source={"type": "sql", "dsn_env": "SVC_RECIPE_DSN", "query": QUERY})
+    recipe = make_recipe(
+        source={"type": "sql", "dsn_env": "SVC_RECIPE_DSN", "query": QUERY},
+        training=training(cutoff=2, split={"scheme": "time_user", "heldout_ratio": 0.5}),
+    )
     ran = []
 
     def note(*arguments: object) -> None:

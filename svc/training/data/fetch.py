@@ -115,18 +115,18 @@ def load(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str],
     for doubt in metadata_doubts(loaded, settings, variables, interactions.item_ids):
         logs.emit(events.RECIPE_WARNING, **doubt._asdict())
     sides = _sides(loaded, settings, variables, interactions, progress, gone=forgotten)
-    return TrainingData(interactions, n_fetched, sides, _sample(loaded, interactions))
-
-
-def _sample(loaded: LoadedRecipe, interactions: Interactions) -> UserSample | None:
-    training = loaded.recipe.training
-    if training.sample_users is None:
-        return None
-    sample = draw_users(interactions, training.sample_users, training.seed)
+    sample = draw_sample(loaded, interactions)
     if sample is not None:
         n_rows = len(sample.interactions)
         logs.emit(events.USERS_SAMPLED, n_users=len(interactions.user_ids), n_sampled=len(sample.rows), n_rows=n_rows)
-    return sample
+    return TrainingData(interactions, n_fetched, sides, sample)
+
+
+def draw_sample(loaded: LoadedRecipe, interactions: Interactions) -> UserSample | None:
+    """Return the users to train models on, or None for all."""
+    training = loaded.recipe.training
+    wanted = training.sample_users
+    return None if wanted is None else draw_users(interactions, wanted, training.seed)
 
 
 def uses_time(recipe: Recipe) -> bool:

@@ -17,6 +17,7 @@ from svc.model.model import Model
 from svc.model.recommenders.base import Scorer
 from svc.model.recommenders.blend import BlendScorer
 from svc.recipe.load import LoadedRecipe
+from svc.training.data.doubts import Doubt
 from svc.training.data.features import SideName
 from svc.training.data.fetch import TrainingData
 from svc.training.data.judged_users import better_split, judge_enough, split_line
@@ -165,7 +166,20 @@ class Task:
 
 
 def split_data(loaded: LoadedRecipe, data: TrainingData) -> tuple[LoadedRecipe, SplitMatrices]:
-    """Split the data as the recipe says. Return the split, and the recipe with its plan.
+    """Split the data as the recipe says, and log it. Return the split, and the recipe with its plan.
+
+    Raise the errors of `plan_split`.
+    """
+    logs.emit(events.SPLITTING_DATA, scheme=loaded.recipe.training.split.scheme)
+    loaded, parts, doubt = plan_split(loaded, data)
+    if doubt is not None:
+        logs.emit(events.RECIPE_WARNING, **doubt._asdict())
+    logs.emit(events.SPLIT_DONE, val_offset=parts.val_offset, n_heldout_interactions=parts.n_heldout)
+    return loaded, order_items(parts, loaded.recipe.training.split.seed)
+
+
+def plan_split(loaded: LoadedRecipe, data: TrainingData) -> tuple[LoadedRecipe, SplitMatrices, Doubt | None]:
+    """Return the recipe with its plan of the split, the split, and a warning if it judges few users.
 
     If the recipe has no `split` and the default judges few users, the plan is one that judges most users (see
     `judge_enough`). Raise CutoffTooLarge if there are fewer items than `training.cutoff`, and ZeroScore if nothing is
@@ -178,17 +192,13 @@ def split_data(loaded: LoadedRecipe, data: TrainingData) -> tuple[LoadedRecipe, 
             f"training.cutoff is {training.cutoff}, but the cleaned data has only {n_items} items: "
             f"lower it to {n_items} or less"
         )
-    logs.emit(events.SPLITTING_DATA, scheme=training.split.scheme)
     parts = _split(loaded, data)
     loaded, doubt = judge_enough(loaded, data.trained, parts.heldout.shape[0])
-    if doubt is not None:
-        logs.emit(events.RECIPE_WARNING, **doubt._asdict())
     if loaded.recipe.training is not training:
         parts = _split(loaded, data)
-    logs.emit(events.SPLIT_DONE, val_offset=parts.val_offset, n_heldout_interactions=parts.n_heldout)
     if not parts.n_heldout:
         raise ZeroScore(f"no interaction is held out, so every score would be 0. {_remedy(loaded, data)}")
-    return loaded, order_items(parts, training.split.seed)
+    return loaded, parts, doubt
 
 
 def _split(loaded: LoadedRecipe, data: TrainingData) -> SplitMatrices:
