@@ -15,7 +15,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -252,15 +252,18 @@ def forget_units(folder: Path, recipe: str, digests: Iterable[str]) -> int:
 
 
 def _locked(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> int | None:
-    """Return a descriptor that holds the lock of the file, or None if another process holds it or has renamed it."""
-    fd = os.open(path, flags | os.O_APPEND | os.O_CLOEXEC, 0o640)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(path.stat(), os.fstat(fd)):
-            return fd
-    except OSError:
-        pass
-    os.close(fd)
+    """Return a descriptor that holds the lock of the file, or None if another process holds it or has renamed it.
+
+    Raises OSError, also on a file system without locks.
+    """
+    fd = os.open(path, flags | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
+    with ExitStack() as unused:
+        unused.callback(os.close, fd)
+        with suppress(BlockingIOError, FileNotFoundError):
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(path.stat(), os.fstat(fd)):
+                unused.pop_all()
+                return fd
     return None
 
 

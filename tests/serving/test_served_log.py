@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -142,6 +143,29 @@ def test_a_removed_file_or_folder_is_made_anew(tmp_path: Path) -> None:
     file.write([b"3\n"], NOON)
     assert next(folder.iterdir()).read_bytes() == b"3\n"
     file.close()
+
+
+def test_a_link_is_not_followed_and_a_file_system_without_locks_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The names of files can be guessed, so somebody could have put links there."""
+    precious = tmp_path / "precious"
+    precious.write_bytes(b"1")
+    folder = tmp_path / "served"
+    folder.mkdir()
+    (folder / f"books.20261201T1230.{os.getpid()}.jsonl.open").symlink_to(precious)
+    with pytest.raises(OSError, match="symbolic links"):
+        LogFile(settings(folder), "books").write([b"1\n"], NOON)
+    assert precious.read_bytes() == b"1"
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", fail)
+    before = len([*Path("/proc/self/fd").iterdir()])
+    with pytest.raises(OSError, match="No locks available"):
+        LogFile(settings(tmp_path / "other"), "books").write([b"1\n"], NOON)
+    assert len([*Path("/proc/self/fd").iterdir()]) == before
 
 
 @contextmanager
