@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -194,6 +195,21 @@ def test_a_signed_rollback_is_followed_until_a_newer_artifact_is_served(tmp_path
     for content in (old, new):
         (tmp_path / "a.svc").write_bytes(content)
         assert isinstance(Server(tmp_path, state).poll(), ArtifactReplayed), "the line is older than what was served"
+
+
+def test_an_arm_follows_the_rollback_of_the_recipe_that_trained_its_artifact(tmp_path: Path, state: Path) -> None:
+    """An arm may have the artifact of any recipe. A recipe follows only rollbacks of its own."""
+    old, _ = put(tmp_path, 5), put(tmp_path, 6)
+    arm = Server(tmp_path, state)
+    arm.recipe = replace(arm.recipe, recipe=arm.recipe.recipe.model_copy(update={"name": "shop@next"}))
+    other = Server(tmp_path, state)
+    other.recipe = replace(other.recipe, recipe=other.recipe.recipe.model_copy(update={"name": "shop"}))
+    assert arm.poll() is None
+    (tmp_path / "a.svc").write_bytes(old)
+    assert isinstance(arm.poll(), ArtifactReplayed)
+    rolled_back(tmp_path, old, 6)
+    assert arm.poll() is None
+    assert isinstance(other.poll(), ArtifactReplayed)
 
 
 @pytest.mark.parametrize("with_state", [False, True])
