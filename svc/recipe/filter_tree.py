@@ -42,6 +42,7 @@ OPERATORS: Final[Mapping[str, tuple[str, ...]]] = {
     "numerical": (*COMPARISONS, "exists"),
 }
 
+_COMPARISON = re.compile(r"(>=?|<=?|==?)\s*(-?[0-9]+(?:[.][0-9]+)?)")
 OTHER_OPERATORS: Final = {
     ">": "gt",
     ">=": "gte",
@@ -330,9 +331,9 @@ def _compared_kind(operators: object, path: Place) -> str | None:
     """
     if not isinstance(operators, Mapping) or not operators:
         words = f"a condition is a mapping of operators to values: {', '.join(_OPERATORS)}"
-        kind = NUMBER if isinstance(operators, int | float) else TEXT
         group = group_hint(path[-1]) if isinstance(operators, list) else ""
-        raise FilterProblem(path, group or f"{words}; write {example(str(path[-1]), kind)}", "filter_condition")
+        meant = json.dumps(condition(str(path[-1]), operators), ensure_ascii=False)
+        raise FilterProblem(path, group or f"{words}; write {meant}", "filter_condition")
     for operator in operators:
         if operator not in _OPERATORS:
             raise FilterProblem((*path, str(operator)[:64]), _refusal(operator), "filter_operator")
@@ -341,6 +342,18 @@ def _compared_kind(operators: object, path: Place) -> str | None:
         words = "a condition compares with numbers or with text, not with both"
         raise FilterProblem(path, words, "filter_condition")
     return next(iter(kinds), None)
+
+
+def condition(column: str, value: object) -> dict[str, dict[str, object]]:
+    """Return the condition that an author means by a column with a value, such as `rating: ">= 4"`."""
+    compared = _COMPARISON.fullmatch(value.strip()) if isinstance(value, str) else None
+    if compared is not None:
+        number = float(compared[2])
+        return {column: {OTHER_OPERATORS[compared[1]]: int(number) if number.is_integer() else number}}
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return {column: {"eq": value}}
+    texts = [text for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)]
+    return {column: {"any": texts or ["Drama"]}}
 
 
 def _refusal(operator: object) -> str:

@@ -31,8 +31,6 @@ RETIRED: Mapping[tuple[str, str], str] = {("training", "report_diversity"): "eve
 """Keys of earlier versions that do nothing any more, and what happens instead. Recipes with them stay valid."""
 _SERVED = ("name", "output", "item_metadata", "serving")
 _Loc = tuple[int | str, ...]
-_TABLES = {**dict.fromkeys((".csv", ".tsv", ".txt", ".gz", ".zip"), "csv"), ".jsonl": "jsonl", ".parquet": "parquet"}
-"""The source type that reads each kind of table, by file extension."""
 
 
 def normalize(tree: dict[str, Any]) -> tuple[dict[str, Any], frozenset[str]]:
@@ -296,8 +294,8 @@ def _read(path: Path) -> bytes:
 def _parse_file(path: Path) -> dict[str, Any]:
     """Return the tree in a recipe file. Raises RecipeError for a table, an artifact or anything but a mapping."""
     text = _read(path)
-    if path.suffix.lower() in _TABLES:
-        source = f"source: {{type: {_TABLES[path.suffix.lower()]}, path: {path.name}}}"
+    if kind := problems.TYPES_OF_TABLES.get(path.suffix.lower()):
+        source = f"source: {{type: {kind}, path: {path.name}}}"
         raise RecipeError(f"is a table of data; write a recipe, a YAML file, that names it as {source}")
     if path.suffix == ".svc":
         raise RecipeError("is an artifact, which a training wrote; name the recipe, a YAML file")

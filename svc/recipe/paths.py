@@ -22,6 +22,8 @@ _URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.\-]*)://")
 _NO_FILE = re.compile(r"(?:data|javascript):", re.IGNORECASE)
 _IPV6_HOST = re.compile(r"^([a-z]+://)\[[0-9A-Fa-f:.]+(?:%[0-9A-Za-z]+)?\]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_SHELL = re.compile(r"~(?:/|$)|\$[A-Za-z_]")
+"""What a shell would replace. Taken as it stands, `~/a.svc` would make a folder named `~`."""
 _CONTAINER = re.compile(r"[a-z0-9$\-]{1,63}@[A-Za-z0-9.\-]+")
 
 
@@ -65,6 +67,8 @@ def parse_location(uri: str | os.PathLike[str]) -> Location:
         raise RecipeSecurityError("the path holds a control character")
     if no_file := _NO_FILE.match(text):
         raise RecipeSecurityError(f"{no_file[0].lower()} is not a file name; name a file")
+    if _SHELL.match(text):
+        raise RecipeSecurityError("`~` and `$NAME` are not expanded here; write the whole path, or ${SVC_RECIPE_NAME}")
     match = _URI.match(text)
     scheme = match["scheme"].lower() if match else LOCAL
     text = f"{scheme}://{text[match.end() :]}" if match else text

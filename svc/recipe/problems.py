@@ -9,7 +9,8 @@ import difflib
 import json
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import PurePath
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -17,21 +18,23 @@ from pydantic_core import ErrorDetails
 
 from svc.logs import redact_text
 from svc.names import NAME_PATTERN
+from svc.recipe.filter_tree import condition
 from svc.recipe.schema import TIME_FORMAT_PATTERN, Cleansing, InteractionSchema, Output, Promotion, Recipe
-from svc.recipe.serving_schema import FilterField, ItemMetadata, ServingBoost
+from svc.recipe.serving_schema import ItemMetadata, Serving, ServingBoost
 from svc.recipe.source_options import (
+    BUILT_IN_OPTIONS,
     DELIMITER_PATTERN,
     DSN_PATTERN,
     SHA256_PATTERN,
     TYPES,
     BigQueryOptions,
     CsvOptions,
-    ParquetOptions,
+    FileOptions,
     SourceSpec,
     SqlOptions,
 )
-from svc.recipe.training_schema import AGE_PATTERN, HALF_LIFE_PATTERN, Scheme, Split, TimeDecay, Training
-from svc.recipe.variables import has_reference
+from svc.recipe.training_schema import AGE_PATTERN, HALF_LIFE_PATTERN, Scheme, Split, Training, seconds
+from svc.recipe.variables import contains_reference, has_reference
 
 Path = tuple[int | str, ...]
 _MAX_SHOWN = 80
@@ -62,16 +65,45 @@ PATTERNS_IN_WORDS: Mapping[str, str] = {
     DELIMITER_PATTERN: "must be one ASCII character, or up to eight without a backslash, and no quote or line end",
     DSN_PATTERN: "must be the name of a variable that begins with SVC_RECIPE_",
 }
-_WRITTEN_OUT: Mapping[type[BaseModel], str] = {
-    Split: "{{'scheme': {}}}",
-    Promotion: "{{'mode': {}}}",
-    Output: "{{'path': {}}}",
-    SourceSpec: "{{'type': 'csv', 'path': {}}}",
-    TimeDecay: "{{'half_life': {}}}",
-    ItemMetadata: "{{'source': {{'type': 'csv', 'path': {}}}, 'id_column': 'item_id', 'fields': ['title']}}",
-    FilterField: "{{'name': {}, 'kind': 'categorical'}}, or with kind multi_label or numerical",
+_MAIN_KEYS: Mapping[str, tuple[str, ...]] = {
+    "split": ("scheme", "heldout_ratio"),
+    "promotion": ("mode",),
+    "training": ("algorithms",),
+    "max_change": ("n_rows", "n_users", "n_items"),
 }
-"""The full form of each block that users often shorten to its main value, as YAML that is a Python expression too."""
+"""The keys of each block that users often shorten to the value of one of them, besides blocks with one required key."""
+_LABELS = "{'name': 'genres', 'kind': 'categorical'}"
+_ITEM_TABLE = "{'source': {'type': 'csv', 'path': 'items.csv'}, 'id_column': 'item_id', "
+_SIDE = f"{_ITEM_TABLE}'columns': [{_LABELS}]}}"
+_FORMS: Mapping[str, str] = {
+    "schema": "{'user_column': 'user_id', 'item_column': 'item_id'}",
+    **dict.fromkeys(("where", "hide"), "{'rating': {'gte': 4}}"),
+    "forget": "{'source': {'type': 'csv', 'path': 'forget.csv'}, 'id_column': 'user_id'}",
+    "event_weights": "{'view': 1, 'buy': 3}",
+    "item_metadata": f"{_ITEM_TABLE}'fields': ['title']}}",
+    "filter_fields": f"{_LABELS}, or with kind multi_label or numerical",
+    **dict.fromkeys(("item", "user"), _SIDE),
+    "features": f"{{'item': {_SIDE}}}",
+    "columns": f"{_LABELS}, or with kind multi_label, numerical, text or vector",
+    "search_space": "{'IALS': {'n_components': [16, 64]}}",
+    "per_algorithm_trials": "{'IALS': 20}",
+    "filter": "{'genres': {'any': ['Drama']}}",
+    "availability": f"{_ITEM_TABLE}'mode': 'allow'}}",
+    "new_items": "{'source': {'type': 'csv', 'path': 'new.csv'}}",
+    "popular": "{'half_life': '7d'}, or with window",
+    "limits": "{'field': 'genres', 'max': 3}",
+    "boosts": "{'filter': {'genres': {'any': ['Drama']}}, 'factor': 2}",
+    "pins": "{'item_id': 'b0342', 'position': 0}",
+    "dtype": "{'year': 'int'}",
+}
+"""An example of each block and mapping by its key, as YAML that is a Python expression too."""
+_LEFT_OUT: Mapping[str, str] = {
+    "algorithms": "leave it out for the usual ones",
+    "parallelism": "leave it out for all cores",
+    "fields": "name each column, as in ['title', 'price']",
+}
+_AUTOMATIC = re.compile("all|any|auto|automatic|default|every|everything|max|[*]|-1", re.IGNORECASE)
+"""Words for an automatic choice, which svc makes if the key is left out."""
 _BOOST = "a boost names its items by a filter: {filter: {genres: {any: [Drama]}}, factor: 2}"
 _TABLE = "a table belongs under `source`, as source: {type: csv, path: items.csv}"
 _SPLIT_NAMES: Mapping[str, tuple[str, ...]] = {
@@ -95,8 +127,9 @@ _ELSEWHERE: tuple[tuple[type[BaseModel], tuple[str, ...], str], ...] = (
     (Training, ("k", "top_k", "topk", "n"), "it is `cutoff`"),
     (Training, ("epochs", "hyperparameters", "params", "parameters"), "`search_space` bounds what is searched"),
     (CsvOptions, ("sep", "separator"), "it is `delimiter`"),
-    (CsvOptions, ("file", "filename", "url", "uri"), "it is `path`"),
-    (ParquetOptions, ("file", "filename", "url", "uri"), "it is `path`"),
+    (FileOptions, ("file", "filename", "url", "uri"), "it is `path`"),
+    (FileOptions, ("columns", "usecols"), "svc reads only the columns that the recipe names"),
+    (Serving, ("limit", "k", "top_k", "n"), "each request gives its own `limit`; `limits` bounds items of one kind"),
     (BigQueryOptions, ("table", "dataset"), "select from it in `query`"),
     (SqlOptions, ("table",), "select from it in `query`"),
     (SqlOptions, ("url", "dsn", "connection", "connection_string"), _DSN),
@@ -106,9 +139,10 @@ _ELSEWHERE: tuple[tuple[type[BaseModel], tuple[str, ...], str], ...] = (
 )
 _NAMES_ELSEWHERE = {(model, name): text for model, names, text in _ELSEWHERE for name in names}
 """svc's name for each key of other products, by block."""
+_OWN_KEY = re.compile("(.* )`([a-z_]+)`")
 _EXAMPLES: Mapping[tuple[type[BaseModel], str], str] = {
     (Recipe, "source"): "{'type': 'csv', 'path': 'data.csv'}",
-    (Recipe, "schema"): "{'user_column': 'user_id', 'item_column': 'item_id'}",
+    (Recipe, "schema"): _FORMS["schema"],
     (SourceSpec, "type"): f"one of {TYPES}",
 }
 """An example value for each key that is often missing."""
@@ -121,6 +155,12 @@ _UNITS = {
 """svc's units of time, by other names for them."""
 _RANKED = re.compile("([a-z]+)@([0-9]+)")
 _DURATION = re.compile("([0-9]+(?:[.][0-9]+)?) *(min|[hdwy])[a-z]*")
+_BOUNDS = (("low", "high"), ("min", "max"), ("lower", "upper"), ("from", "to"), ("start", "end"))
+_MAX_CHANGED = 400
+"""Longest value that a message shows in another form."""
+_CSV = (".csv", ".tsv", ".txt", ".gz", ".zip")
+TYPES_OF_TABLES = {**dict.fromkeys(_CSV, "csv"), ".jsonl": "jsonl", ".parquet": "parquet"}
+"""The source type that reads each kind of table, by file extension."""
 
 
 def explain(error: ValidationError, tree: Any, model: type[BaseModel], show: Callable[[Path], str]) -> str:
@@ -174,7 +214,7 @@ def _has(tree: Any, part: int | str) -> bool:
 def _means(key: str, missing: str, model: type[BaseModel] | None) -> bool:
     if model is None:
         return False
-    return (model, key) in _NAMES_ELSEWHERE or nearest(key, _keys(model)) == missing
+    return name_elsewhere(model, key) is not None or nearest(key, _keys(model)) == missing
 
 
 def field_path(loc: Path) -> str:
@@ -233,7 +273,7 @@ def _line(loc: Path, items: list[ErrorDetails], tree: Any, model: type[BaseModel
     item, where = items[0], show(loc)
     kind, block, value = item["type"], model_at(model, loc[:-1]), value_at(tree, loc)
     if kind == "extra_forbidden":
-        return f"{where}: unknown key{_look_alikes(loc[-1])}; {_unknown_key(str(loc[-1]), value, block)}"
+        return f"{where}: unknown key{_look_alikes(loc[-1])}; {_unknown_key(loc, tree, model)}"
     if kind == "missing":
         return f"{where}: is missing{_example(str(loc[-1]), block)}"
     actual = f"set through {value}" if has_reference(value) and len(value) <= _MAX_SHOWN else f"found {shown(value)}"
@@ -242,7 +282,7 @@ def _line(loc: Path, items: list[ErrorDetails], tree: Any, model: type[BaseModel
         sentence = reason if isinstance(value, Mapping) or loc == () else f"{actual}, which {reason}"
         return f"{where}: {sentence}".removeprefix(": ")
     hint = _look_alikes(value) if kind == "string_pattern_mismatch" else ""
-    hint += _way_out(item, value, model_at(model, loc))
+    hint += _way_out(item, loc, tree, model)
     wanted = _expectation(item, value) + "".join(
         f", or {_expectation(other, value).removeprefix('must be ')}" for other in items[1:]
     )
@@ -279,23 +319,110 @@ def _one_of(expected: str, value: Any) -> str:
     return wanted + (f" (did you mean {near!r}?)" if near else "")
 
 
-def _way_out(item: Any, value: Any, model: type[BaseModel] | None) -> str:
-    """Return a hint with the correct form of the value, or "" if the value suggests none."""
-    kind = item["type"]
-    if isinstance(value, Mapping | list) or has_reference(value) or value is None:
+def accepts(tree: Any, model: type[BaseModel], loc: Path, value: Any) -> bool:
+    """Return whether `value` is valid at `loc` of `tree`, perhaps beside keys that are still missing."""
+    try:
+        model.model_validate(_replace(tree, loc, value))
+    except ValidationError as error:
+        places = [item["loc"] for item in error.errors(include_url=False) if item["loc"] and item["type"] != "missing"]
+        return not any(at[: len(loc)] == loc[: len(at)] for at in places)
+    return True
+
+
+def _replace(tree: Any, loc: Path, value: Any) -> Any:
+    """Return a copy of `tree` with `value` at `loc`."""
+    if not loc:
+        return value
+    inner = _replace(tree[loc[0]] if _has(tree, loc[0]) else {}, loc[1:], value)
+    if isinstance(loc[0], int):
+        return [*tree[: loc[0]], inner, *tree[loc[0] + 1 :]]
+    return {**(tree if isinstance(tree, Mapping) else {}), loc[0]: inner}
+
+
+def _way_out(item: ErrorDetails, loc: Path, tree: Any, model: type[BaseModel]) -> str:
+    """Return a hint with a valid value that means the same, or else with an example, or ""."""
+    value, kind, block = value_at(tree, loc), item["type"], model_at(model, loc)
+    key = next((part for part in reversed(loc) if isinstance(part, str)), "")
+    if contains_reference(value) or value is None:
         return ""
-    text = redact_text(str(value))[:_MAX_SHOWN]
-    if kind == "tuple_type":
-        return f"; write [{text if isinstance(value, int | float) else _quoted(text)}]"
-    if kind == "model_type" and model is not None and model in _WRITTEN_OUT:
-        return f"; write {_WRITTEN_OUT[model].format(_quoted(_main_value(text, model)))}"
-    if kind == "dict_type" and re.search("[<=>]", text):
-        return "; write a filter as {'rating': {'gte': 4}}"
-    if kind == "literal_error" and (ranked := _RANKED.fullmatch(text)):
+    if kind == "literal_error" and (ranked := _RANKED.fullmatch(str(value))):
         return f"; write `metric: {ranked[1]}` and `training.cutoff: {ranked[2]}`"
-    duration = _DURATION.fullmatch(text.lower()) if kind == "string_pattern_mismatch" else None
-    meant = "" if duration is None else f"{duration[1]}{duration[2]}"
-    return f"; did you mean {meant}?" if meant and re.match(item["ctx"]["pattern"], meant) else ""
+    if not isinstance(value, Mapping | list) and _AUTOMATIC.fullmatch(str(value)):
+        return f"; {_LEFT_OUT.get(key, 'leave it out for the default')}" if loc[-1] == key else ""
+    for meant in _candidates(value, kind, block, key):
+        if accepts(tree, model, loc, meant):
+            days = " for days" if meant == f"{value}d" else ""
+            return f"; did you mean {meant}?" if kind == "string_pattern_mismatch" else f"; write {_flow(meant)}{days}"
+    form, note, more = _FORMS.get(key, "").partition(", or with ")
+    if not form or kind not in ("tuple_type", "model_type", "dict_type"):
+        return f"; its keys are {', '.join(_keys(block))}" if block is not None and kind == "model_type" else ""
+    if isinstance(value, str) and PurePath(value).suffix in TYPES_OF_TABLES and redact_text(value) == value:
+        form = re.sub("(?:items|new|forget)[.]csv", lambda _: value, form)
+    return f"; as in {f'[{form}]' if kind == 'tuple_type' else form}{note}{more}"
+
+
+def _candidates(value: Any, kind: str, model: type[BaseModel] | None, key: str) -> Iterator[Any]:
+    """Yield values that an author may mean by a `value` of another type, most probable first."""
+    if len(str(value)) > _MAX_CHANGED or redact_text(str(value)) != str(value):
+        return
+    text = str(value).strip()
+    duration = _DURATION.fullmatch(text.lower())
+    if kind == "tuple_type":
+        yield from _as_lists(value, model)
+    elif kind == "model_type" and model is not None:
+        yield from _as_blocks(value, model, key)
+    elif kind == "dict_type" and isinstance(value, list) and all(isinstance(part, Mapping) for part in value):
+        yield {name: inner for part in value for name, inner in part.items()}
+        yield {"all": value}
+    elif kind == "dict_type" and (compared := re.fullmatch(r"(\w{1,64}) ?([<>=]{1,2} ?-?[0-9.]{1,20})", text)):
+        yield condition(compared[1], compared[2])
+    elif kind == "string_type" and isinstance(value, int | float) and not isinstance(value, bool):
+        yield from (text, f"{text}d")
+    elif duration is not None and kind.startswith(("string_pattern", "float")):
+        age = f"{duration[1]}{duration[2]}"
+        yield seconds(age) if kind.startswith("float") and key.endswith("seconds") else age
+    elif kind.startswith("float") and re.fullmatch("[0-9]{1,2}%", text):
+        yield int(text[:-1]) / 100
+
+
+def _as_lists(value: Any, model: type[BaseModel] | None) -> Iterator[Any]:
+    """Yield lists of `model`, or of plain values, that an author may mean by a mapping, a text or a number."""
+    yield [part.strip() for part in value.split(",")] if isinstance(value, str) else [value]
+    if isinstance(value, int | float):
+        yield [value, value]  # bounds of a parameter with one possible value
+    elif isinstance(value, Mapping) and model is not None:
+        yield [dict(zip(_required(model), pair, strict=False)) for pair in value.items()]
+    elif isinstance(value, Mapping):
+        yield from ([value[low], value[high]] for low, high in _BOUNDS if value.keys() == {low, high})
+
+
+def _as_blocks(value: Any, model: type[BaseModel], key: str) -> Iterator[Mapping[str, Any]]:
+    """Yield blocks that an author may mean by the value of their main key, or by a list of columns."""
+    if model is SourceSpec:
+        table = TYPES_OF_TABLES.get(PurePath(str(value)).suffix.lower())
+        yield from [{"type": table, "path": value}] if table else [{"type": value}] if value in BUILT_IN_OPTIONS else []
+        return
+    names = value.split(",") if isinstance(value, str) else value
+    if model is InteractionSchema and isinstance(names, list) and len(names) > 1:
+        yield dict(zip(_keys(model), (str(name).strip() for name in names), strict=False))
+    required, main = _required(model), _main_value(value, model)
+    keys = _MAIN_KEYS.get(key, required if len(required) == 1 else ())
+    for meant in (main, [main], f"{main}d") if keys else ():
+        yield dict.fromkeys(keys, meant)
+        yield from ({key: meant} for key in keys)
+
+
+def _required(model: type[BaseModel]) -> tuple[str, ...]:
+    return tuple(name for name, field in model.model_fields.items() if field.is_required())
+
+
+def _flow(value: Any) -> str:
+    """Return `value` as YAML in one line that is a Python expression too."""
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{_flow(key)}: {_flow(inner)}' for key, inner in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_flow, value))}]"
+    return _quoted(value) if isinstance(value, str) else str(value)
 
 
 def _quoted(text: str) -> str:
@@ -303,41 +430,39 @@ def _quoted(text: str) -> str:
     return repr(text) if repr(text)[1:-1] == text else json.dumps(text, ensure_ascii=False)
 
 
-def _main_value(text: str, model: type[BaseModel]) -> str:
-    """Return the value of a block's main key, as in _WRITTEN_OUT, that an author probably means by `text`.
+def _main_value(value: Any, model: type[BaseModel]) -> Any:
+    """Return the value of a block's main key that an author probably means by `value` in place of the whole block.
 
-    The author wrote `text` in place of the whole block that `model` describes. `True` for `promotion` means `enforce`,
-    and a whole number for `time_decay` means days. For `split`, a word about time means `time_user`, because most
-    authors mean the latest items of each user, and an unknown word means `random`. Any other text means itself.
+    `true` for `promotion` means `enforce`. For `split`, a word about time means `time_user`, because most authors mean
+    the latest items of each user. Any other value means itself.
     """
     if model is Promotion:
-        return "enforce" if text == "True" else text
-    if model is TimeDecay:
-        return f"{text}d" if text.isdigit() else text
-    if model is not Split:
-        return text
-    schemes = get_args(Scheme)
-    if text in schemes:
-        return text
-    by_time = re.search("time|temp|chron|date|last|latest", text.lower())
-    return nearest(text, schemes) or ("time_user" if by_time else "random")
+        return "enforce" if value is True else value
+    if model is not Split or not isinstance(value, str):
+        return value
+    by_time = re.search("time|temp|chron|date|last|latest", value.lower())
+    return nearest(value, get_args(Scheme)) or ("time_user" if by_time else value)
 
 
 def _keys(model: type[BaseModel]) -> list[str]:
     return [field.alias or name for name, field in model.model_fields.items()]
 
 
-def _unknown_key(key: str, value: Any, model: type[BaseModel] | None) -> str:
-    if model is None:
+def _unknown_key(loc: Path, tree: Any, model: type[BaseModel]) -> str:
+    """Return a hint at the key that an author means by the unknown one at `loc`, if the value is valid there."""
+    key, block, value = str(loc[-1]), model_at(model, loc[:-1]), value_at(tree, loc)
+    if block is None:
         return "remove it"
-    if (model, key) in _NAMES_ELSEWHERE:
-        return _NAMES_ELSEWHERE[model, key]
-    allowed = _keys(model)
+    if elsewhere := name_elsewhere(block, key):
+        words = _OWN_KEY.fullmatch(elsewhere)
+        return elsewhere if words is None else words[1] + _renamed(loc, words[2], tree, model, certain=True)
+    allowed = _keys(block)
     near = f"{key}{_COLUMN}" if f"{key}{_COLUMN}" in allowed else nearest(key, allowed)
-    if near is None and (home := _home_of(key, Recipe, "")) is not None:
+    if near is None and (home := _home_of(key, Recipe, "")) and accepts({}, Recipe, tuple(home.split(".")), value):
         return f"it belongs at `{home}`"
-    hint = f"did you mean `{near}`? " if near else ""
-    if near is None and model is InteractionSchema and _VALUED.search(key):
+    renamed = "" if near is None else _renamed(loc, near, tree, model)
+    hint = f"did you mean {renamed}? " if renamed else ""
+    if near is None and block is InteractionSchema and _VALUED.search(key):
         column = redact_text(value)[:_MAX_SHOWN] if isinstance(value, str) else key
         hint = (
             f"svc learns choices: `weight_column: {column}` weighs a row, "
@@ -346,9 +471,30 @@ def _unknown_key(key: str, value: Any, model: type[BaseModel] | None) -> str:
     return f"{hint}allowed: {', '.join(allowed)}"
 
 
+def _renamed(loc: Path, near: str, tree: Any, model: type[BaseModel], *, certain: bool = False) -> str:
+    """Return the key `near`, if the value at `loc` is valid there, or the key with a value that means the same, or "".
+
+    If `certain`, return the key also for another value, and what it takes.
+    """
+    block = {name: value for name, value in value_at(tree, loc[:-1]).items() if name != loc[-1]}
+    tree, new = _replace(tree, loc[:-1], {**block, near: value_at(tree, loc)}), (*loc[:-1], near)
+    if accepts(tree, model, new, value_at(tree, new)):
+        return f"`{near}`"
+    try:
+        model.model_validate(tree)
+    except ValidationError as error:
+        item = next((item for item in error.errors(include_url=False) if item["loc"][: len(new)] == new), None)
+        way = "" if item is None else _way_out(item, new, tree, model)
+        if way.startswith("; write "):
+            return f"`{near}: {way.removeprefix('; write ')}`"
+        if certain and item is not None:
+            return f"`{near}`, which {_expectation(item, value_at(tree, new))}{way}"
+    return f"`{near}`" if certain else ""
+
+
 def name_elsewhere(model: type[BaseModel], key: str) -> str | None:
     """Return a sentence with svc's name for a key of other products, or None."""
-    return _NAMES_ELSEWHERE.get((model, key))
+    return next((text for base in model.__mro__ if (text := _NAMES_ELSEWHERE.get((base, key)))), None)
 
 
 def split_key(key: str) -> str | None:

@@ -9,7 +9,17 @@ from pydantic import AfterValidator, AwareDatetime, Field, ValidationInfo, field
 
 from svc.names import NAME_PATTERN
 from svc.recipe.filter_tree import GROUPS, FilterProblem, Kind, parse_filter
-from svc.recipe.source_options import Block, Located, Name, Number, SourceSpec, Whole, unique_by_name, unique_names
+from svc.recipe.source_options import (
+    Block,
+    Delimiter,
+    Located,
+    Name,
+    Number,
+    SourceSpec,
+    Whole,
+    unique_by_name,
+    unique_names,
+)
 from svc.recipe.training_schema import Age, seconds
 
 RecipeName = Annotated[str, Field(pattern=NAME_PATTERN)]
@@ -21,9 +31,7 @@ class FilterField(Block):
 
     name: Name
     kind: Kind
-    delimiter: Annotated[str, Field(min_length=1, max_length=8)] = Field(
-        default="|", description="Between labels of multi_label."
-    )
+    delimiter: Delimiter = Field(default="|", description="Between labels of multi_label.")
 
     @field_validator("name")
     @classmethod

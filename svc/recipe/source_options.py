@@ -44,6 +44,17 @@ SHA256_PATTERN = "^[0-9a-fA-F]{64}$"
 DSN_PATTERN = "^SVC_RECIPE_[A-Za-z0-9_]+$"
 DELIMITER_PATTERN = r"^(?:[\x01-\x09\x0b\x0c\x0e-!#-\x7f]|[\x01-\x09\x0b\x0c\x0e-!#-\[\]-\x7f]{2,8})$"
 """No backslash in several characters: `\\t` without quotes is no tab."""
+_DELIMITERS_IN_WORDS = {"tab": "\\t", "\\t": "\\t", "comma": ",", "semicolon": ";", "pipe": "|", "space": " "}
+
+
+def no_word(delimiter: object) -> object:
+    """Raise ValueError for the name of a delimiter. Otherwise it would be searched in the table letter by letter."""
+    if isinstance(delimiter, str) and (meant := _DELIMITERS_IN_WORDS.get(delimiter.lower())):
+        raise ValueError(f'is no delimiter; write "{meant}" in double quotes')
+    return delimiter
+
+
+Delimiter = Annotated[str, Field(min_length=1, max_length=8), BeforeValidator(no_word)]
 Sha256 = Annotated[str, StringConstraints(pattern=SHA256_PATTERN, to_lower=True)]
 
 
@@ -111,7 +122,7 @@ class TextFileOptions(FileOptions):
 class CsvOptions(TextFileOptions):
     """A delimited text file. Id columns are read as text, exactly as written, unless `dtype` says otherwise."""
 
-    delimiter: Annotated[str, Field(pattern=DELIMITER_PATTERN)] = Field(
+    delimiter: Annotated[str, Field(pattern=DELIMITER_PATTERN), BeforeValidator(no_word)] = Field(
         default=",", description="One to eight ASCII characters."
     )
     encoding: str = Field(default="utf-8", description="Any encoding that Python knows.")

@@ -23,6 +23,7 @@ from svc.recipe.algorithms import (
 from svc.recipe.filter_tree import Kind
 from svc.recipe.source_options import (
     Block,
+    Delimiter,
     Name,
     Number,
     Positive,
@@ -304,7 +305,7 @@ class Training(Block):
 class FeatureColumn(Block):
     name: Name
     kind: FeatureKind = Field(description="May be spelled `encoding`.")
-    delimiter: Annotated[str, Field(min_length=1, max_length=8)] = Field(
+    delimiter: Delimiter = Field(
         default="|", description="Between labels of multi_label, and between the numbers of a vector that is a text."
     )
     min_frequency: Positive = Field(default=1, description="Rarer values are left out of the vocabulary.")

@@ -6,7 +6,9 @@ write them.
 
 from __future__ import annotations
 
+import copy
 import json
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ from svc.cli import main
 from svc.errors import SvcError
 from svc.sources.base import check_spec
 from tests.export.conftest import MODELS
-from tests.recipe.loading import BASE, METADATA, refusal
+from tests.recipe.loading import BASE, METADATA, load, refusal
 from tests.serving.api.verbs.test_filters import filtering
 from tests.serving.artifacts import SIGNING_KEYS, header, write_artifact
 from tests.serving.client import BATCH, RECOMMEND, RELATED
@@ -234,7 +236,7 @@ RECIPES: list[tuple[dict[str, Any] | str, str]] = [
     ({"source": {"type": "cvs", "path": "a.csv"}}, "did you mean"),
     ({"schema": {"user": "u", "item": "i"}}, "user_column"),
     ({"name": "my movies"}, "letters, digits, hyphens and underscores"),
-    ({"item_metadata": {**METADATA, "filter_fields": ["genres"]}}, "write {'name': 'genres', 'kind': 'categorical'}"),
+    ({"item_metadata": {**METADATA, "filter_fields": ["genres"]}}, "as in {'name': 'genres', 'kind': 'categorical'}"),
     (
         {"item_metadata": METADATA, "serving": {"boosts": [{"field": "genres", "value": "Drama", "factor": 2}]}},
         "a boost names its items by a filter",
@@ -262,7 +264,77 @@ RECIPES: list[tuple[dict[str, Any] | str, str]] = [
     ({"source": {"type": "excel", "path": "a.xlsx"}}, "Excel files are not read: save the sheet as CSV"),
     ({"source": {"type": "csv", "file": "a.csv"}}, "it is `path`"),
     ({"source": {"type": "csv", "path": "a.csv", "sep": ";"}}, "it is `delimiter`"),
-    ({"source": {"type": "csv", "path": "a.csv", "delimiter": "\\t"}}, "must be one ASCII character"),
+    ({"source": {"type": "csv", "path": "a.csv", "delimiter": "\\t"}}, 'is no delimiter; write "\\t" in double quotes'),
+    ({"source": {"type": "csv", "path": "a.csv", "delimiter": "tab"}}, 'is no delimiter; write "\\t" in double quotes'),
+    (
+        {"source": {"type": "csv", "path": "a.csv", "columns": ["u", "i"]}},
+        "reads only the columns that the recipe names",
+    ),
+    ({"source": {"type": "csv", "path": "~/a.csv"}}, "`~` and `$NAME` are not expanded here"),
+    ({"source": {"type": "csv", "path": "$HOME/a.csv"}}, "write the whole path, or ${SVC_RECIPE_NAME}"),
+    ({"output": {"path": "~/a.svc"}}, "`~` and `$NAME` are not expanded here"),
+    ({"source": "bigquery"}, "write {'type': 'bigquery'}"),
+    ({"schema": ["u", "i", "t"]}, "write {'user_column': 'u', 'item_column': 'i', 'time_column': 't'}"),
+    ({"schema": "u, i"}, "write {'user_column': 'u', 'item_column': 'i'}"),
+    ({"schema": "u"}, "as in {'user_column': 'user_id', 'item_column': 'item_id'}"),
+    ({"training": {"split": 0.2}}, "write {'heldout_ratio': 0.2}"),
+    ({"training": {"split": "stratified"}}, "its keys are scheme, heldout_ratio"),
+    ({"training": ["IALS"]}, "write {'algorithms': ['IALS']}"),
+    ({"training": {"algorithms": "IALS, TopPop"}}, "write ['IALS', 'TopPop']"),
+    ({"training": {"algorithms": "all"}}, "leave it out for the usual ones"),
+    ({"training": {"parallelism": "auto"}}, "leave it out for all cores"),
+    ({"training": {"parallelism": -1}}, "leave it out for all cores"),
+    ({"training": {"n_trials": "auto"}}, "leave it out for the default"),
+    ({"training": {"timeout_seconds": "10m"}}, "must be a number; found the text '10m'"),
+    ({"training": {"timeout_seconds": "10min"}}, "write 600"),
+    ({"training": {"split": {"test": "20%"}}}, "write 0.2"),
+    ({"training": {"max_search_age": 7}}, "write '7d' for days"),
+    ({"training": {"algorithms": ["IALS"], "search_space": {"IALS": {"n_components": 64}}}}, "write [64, 64]"),
+    ({"training": {"algorithms": ["IALS"], "search_space": {"IALS": {"mean_prior": True}}}}, "write [True]"),
+    (
+        {"training": {"algorithms": ["IALS"], "search_space": {"IALS": {"n_components": {"low": 16, "high": 64}}}}},
+        "write [16, 64]",
+    ),
+    ({"training": {"search_space": ["n_components"]}}, "as in {'IALS': {'n_components': [16, 64]}}"),
+    ({"training": {"per_algorithm_trials": 10}}, "as in {'IALS': 20}"),
+    ({"cleansing": {"where": {"rating": ">= 4"}}}, 'write {"rating": {"gte": 4}}'),
+    ({"cleansing": {"where": {"event": "buy"}}}, 'write {"event": {"any": ["buy"]}}'),
+    ({"cleansing": {"where": {"event": ["buy", "view"]}}}, 'write {"event": {"any": ["buy", "view"]}}'),
+    ({"cleansing": {"where": "stars > 3"}}, "write {'stars': {'gt': 3}}"),
+    ({"cleansing": {"where": "good ones"}}, "as in {'rating': {'gte': 4}}"),
+    ({"cleansing": {"where": [{"a": {"gte": 4}}]}}, "write {'a': {'gte': 4}}"),
+    (
+        {"cleansing": {"where": [{"a": {"gte": 4}}, {"b": {"any": ["x"]}}]}},
+        "write {'all': [{'a': {'gte': 4}}, {'b': {'any': ['x']}}]}",
+    ),
+    ({"cleansing": {"event_weights": ["view", "buy"]}}, "as in {'view': 1, 'buy': 3}"),
+    ({"cleansing": {"max_change": 0.5}}, "write {'n_rows': 0.5, 'n_users': 0.5, 'n_items': 0.5}"),
+    ({"cleansing": {"forget": "gone.csv"}}, "as in {'source': {'type': 'csv', 'path': 'gone.csv'}, 'id_column'"),
+    ({"features": ["genres"]}, "as in {'item': {'source': {'type': 'csv', 'path': 'items.csv'}"),
+    ({"features": {"item": "books.csv"}}, "as in {'source': {'type': 'csv', 'path': 'books.csv'}"),
+    ({"item_metadata": {**METADATA, "fields": "title, author"}}, "write ['title', 'author']"),
+    ({"item_metadata": {**METADATA, "fields": "all"}}, "name each column, as in ['title', 'price']"),
+    (
+        {"item_metadata": {**METADATA, "filter_fields": {"a": "numerical"}}},
+        "write [{'name': 'a', 'kind': 'numerical'}]",
+    ),
+    (
+        {"item_metadata": {**METADATA, "filter_fields": "a"}},
+        "as in [{'name': 'genres', 'kind': 'categorical'}], or with",
+    ),
+    ({"serving": {"limit": 10}}, "each request gives its own `limit`"),
+    ({"serving": {"popular": {"window": 30}}}, "write '30d' for days"),
+    ({"serving": {"popular": "30d"}}, "as in {'half_life': '7d'}, or with window"),
+    ({"item_metadata": METADATA, "serving": {"limits": {"genres": 2}}}, "write [{'field': 'genres', 'max': 2}]"),
+    (
+        {"item_metadata": METADATA, "serving": {"boosts": {"genres": 2}}},
+        "as in [{'filter': {'genres': {'any': ['Drama']}}, 'factor': 2}]",
+    ),
+    ({"serving": {"pins": ["b0001"]}}, "as in {'item_id': 'b0342', 'position': 0}"),
+    ({"serving": {"pins": {"b0001": 0}}}, "write [{'item_id': 'b0001', 'position': 0}]"),
+    ({"serving": {"rehearsal": 0.9}}, "write {'min_known_users': 0.9}"),
+    ({"serving": {"availability": "stock.csv"}}, "'path': 'stock.csv'}, 'id_column': 'item_id', 'mode': 'allow'}"),
+    ({"output": {"path": "a.svc", "expires_after": 36}}, "write '36d' for days"),
     ({"schema": {**BASE["schema"], "time_column": "t", "time_format": "%H:%M"}}, "with a year (%Y or %y)"),
     ({"schema": {**BASE["schema"], "time_column": ["a", "b", "c"]}}, "must name one column, or two: of dates"),
     ({"schema": {**BASE["schema"], "time_column": ["a", "b"], "time_unit": "s"}}, "for one column of numbers"),
@@ -273,14 +345,16 @@ RECIPES: list[tuple[dict[str, Any] | str, str]] = [
     ({"source": {"type": "bigquery", "table": "a.b"}}, "select from it in `query`"),
     ({"source": {"type": "csv", "path": "a.csv", "dtype": {"u": "integer"}}}, "did you mean 'int'?"),
     ({"sources": {"type": "csv", "path": "a.csv"}}, "did you mean `source`?"),
-    ({"data": "a.csv"}, "it is `source`"),
+    ({"data": "a.csv"}, "it is `source: {'type': 'csv', 'path': 'a.csv'}`"),
     ({"training": {"n_trials": 0}}, "greater than or equal to 1"),
     ({"training": {"n_trials": True}}, "must be a whole number; found true"),
     ({"training": {"n_jobs": 4}}, "it is `parallelism`"),
+    ({"training": {"n_jobs": -1}}, "it is `parallelism`, which must be greater than or equal to 1; leave it out for"),
+    ({"training": {"split": {"test_size": "20%"}}}, "is `heldout_ratio: 0.2`"),
     ({"training": {"random_state": 1}}, "it is `seed`"),
     ({"training": {"k": 10}}, "it is `cutoff`"),
     ({"training": {"hyperparameters": {"reg": 1}}}, "`search_space` bounds what is searched"),
-    ({"training": {"timeout": "10m"}}, "did you mean `timeout_seconds`?"),
+    ({"training": {"timeout": "10min"}}, "did you mean `timeout_seconds: 600`?"),
     ({"training": {"metric": "precision"}}, "must be one of 'ndcg', 'map', 'recall' or 'hit'"),
     ({"training": {"metric": "ndgc"}}, "did you mean 'ndcg'?"),
     ({"training": {"algorithms": "IALS"}}, "write ['IALS']"),
@@ -289,7 +363,7 @@ RECIPES: list[tuple[dict[str, Any] | str, str]] = [
     ({"training": {"algorithms": ["popular"]}}, "did you mean TopPopRecommender?"),
     ({"training": {"algorithms": ["EASE"]}}, "did you mean DenseSLIMRecommender?"),
     ({"training": {"algorithms": ["LightGCN"]}}, "allowed: IALSRecommender"),
-    ({"training": {"algorithm": "IALS"}}, "did you mean `algorithms`?"),
+    ({"training": {"algorithm": "IALS"}}, "did you mean `algorithms: ['IALS']`?"),
     (
         {"training": {"algorithms": ["IALS"], "search_space": {"IALS": {"factors": [1, 2]}}}},
         "searched parameters: n_components",
@@ -306,7 +380,7 @@ RECIPES: list[tuple[dict[str, Any] | str, str]] = [
     ({"cleansing": {"dedup": "first"}}, "did you mean 'keep_first'?"),
     ({"cleansing": {"filter": {"rating": {"gte": 4}}}}, "it is `where`"),
     ({"filters": {"rating": {"gte": 4}}}, "`cleansing.where` filters rows"),
-    ({"cleansing": {"where": "rating >= 4"}}, "write a filter as {'rating': {'gte': 4}}"),
+    ({"cleansing": {"where": "rating >= 4"}}, "write {'rating': {'gte': 4}}"),
     ({"cleansing": {"where": {"rating": {"gte": 4}, "lang": {"any": ["en"]}}}}, "must all hold stand in a list"),
     ({"cleansing": {"where": {"day": {"gte": "2024-01-01"}}}}, "this is a date"),
     ({"cleansing": {"where": {"rating": {">=": 4}}}}, "did you mean 'gte'?"),
@@ -314,7 +388,7 @@ RECIPES: list[tuple[dict[str, Any] | str, str]] = [
     ({"cleansing": {"where": {"lang": {"any": "en"}}}}, "give a list of 1 to 1000 strings"),
     ({"cleansing": {"event_weights": {"buy": 3}}}, "needs schema.event_column, the column whose values"),
     ({"features": {"items": {}}}, "did you mean `item`?"),
-    ({"item_metadata": "items.csv"}, "write {'source': {'type': 'csv', 'path': 'items.csv'}, 'id_column': 'item_id'"),
+    ({"item_metadata": "items.csv"}, "as in {'source': {'type': 'csv', 'path': 'items.csv'}, 'id_column': 'item_id'"),
     ({"item_metadata": {"type": "csv", "path": "a.csv", "id_column": "i", "fields": ["t"]}}, "belongs under `source`"),
     ({"metadata": {"source": {"type": "csv", "path": "a.csv"}}}, "did you mean `item_metadata`?"),
     ({"serving": {"fallback": "popularity"}}, "did you mean 'popular'?"),
@@ -340,6 +414,55 @@ def test_errors_of_recipes_name_the_remedy(more: dict[str, Any] | str, told: str
     said = refusal(tmp_path, more, check_source=check_spec)
     assert told in said
     assert not any(word in said for word in INTERNAL)
+
+
+_VALUE = re.compile(
+    r"(?:; write (?!dsn_env|`|one of|\"|[^ ]+ for days;)|as in |did you mean (?![`:]))"
+    "(.+?)(?:[?]|$| for days|, or with)"
+)
+_KEY = re.compile(r"(?:did you mean|it is|it belongs at) `([a-z_.]+)(?:: (.+))?`(?!, which)")
+
+
+def _mend(recipe: dict[str, Any], line: str) -> tuple[dict[str, Any], list[str]] | None:
+    """Return the recipe with the suggestion of one line, and the place of the suggestion, or None without one."""
+    where, _, said = line.partition(": ")
+    place = [part for part in re.split("[].[]+", where) if part]
+    value, key = _VALUE.search(said), _KEY.search(said)
+    if (key is None and value is None) or "operators are" in said or "no filter field" in said or "whole path" in said:
+        return None
+    recipe = copy.deepcopy(recipe)
+    block: Any = recipe
+    for part in place[:-1]:
+        block = block[int(part) if part.isdigit() else part]
+    if key is None:
+        condition = said.split(":")[0] if "a condition is" in said else None
+        place[-1:] = [place[-1], condition] if condition else place[-1:]
+        last = int(place[-1]) if place[-1].isdigit() else place[-1]
+        block[last if condition is None else place[-2]] = yaml.safe_load(value[1])
+        return recipe, place
+    given = block.pop(place[-1])
+    place = key[1].split(".") if "." in key[1] else [*place[:-1], key[1]]
+    block = recipe
+    for part in place[:-1]:
+        block = block.setdefault(part, {}) if isinstance(block, dict) else block[int(part)]
+    block[place[-1]] = yaml.safe_load(key[2]) if key[2] else given
+    return recipe, place
+
+
+@pytest.mark.parametrize("more", [more for more, _ in RECIPES if isinstance(more, dict)], ids=str)
+def test_every_suggested_key_and_value_is_valid_at_the_suggested_place(more: dict[str, Any], tmp_path: Path) -> None:
+    """Each suggestion and each example is fed back. Afterwards, nothing at its place is refused, only missing."""
+    said = refusal(tmp_path, more, check_source=check_spec)
+    lines = [line.split("recipe.yaml: ")[-1].strip() for line in said.splitlines()]
+    for recipe, place in filter(None, [_mend({**BASE, **more}, line) for line in lines]):
+        try:
+            load(tmp_path, recipe, check_source=check_spec)
+        except SvcError as error:
+            for again in error.message.splitlines():
+                where = again.split("recipe.yaml: ")[-1].strip().partition(": ")[0]
+                parts = [part for part in re.split("[].[]+", where) if part]
+                about = all(a == b for a, b in zip(parts, place, strict=False)) and "problems" not in again
+                assert not about or "is missing" in again or " needs " in again, (said, again)
 
 
 COMMANDS: list[tuple[list[str], int, str]] = [

@@ -130,7 +130,7 @@ PLAIN: dict[str, tuple[dict[str, Any], str]] = {
     "filter fields by name": (
         {"item_metadata": {**METADATA, "filter_fields": ["genres"]}},
         "item_metadata.filter_fields[0]: must be a mapping of keys to values; found the text 'genres'; "
-        "write {'name': 'genres', 'kind': 'categorical'}, or with kind multi_label or numerical",
+        "as in {'name': 'genres', 'kind': 'categorical'}, or with kind multi_label or numerical",
     ),
 }  # fmt: skip
 
