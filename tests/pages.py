@@ -1,7 +1,8 @@
 """The fenced blocks of the documentation, and a shell in which the commands of a page run.
 
-A `bash` block runs unless it has a title, such as "Needs root". A block whose title is a path is the content of that
-file.
+A `bash` or `python` block runs unless it has a title, such as "Needs root". A block whose title is a path is the
+content of that file. The words "in the demo's folder (`A`, `B`)" tell the reader to run A and B, and "while `C` runs"
+behind them to start C.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from tests.forked import program
 
 ROOT = Path(__file__).parent.parent
 FENCE = re.compile(r"^( *)```(\w+)([^\n]*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+OPENING = re.compile(r"demo's\s+folder\s+\(([^)]*)\)(?:,?\s+while\s+`([^`]+)`\s+runs)?")
+EACH_RECIPE = 'for recipe in recipes/*.yaml; do svc train "$recipe" --quiet; done'
 TITLE = re.compile(r'title="([^"]+)"')
 PORT = re.compile(r"\b(8080|8081|8082|8765)\b")
 FOREGROUND = re.compile(r"^(svc serve [^&\n]*)$", re.MULTILINE)
@@ -50,7 +53,7 @@ class Block(NamedTuple):
 
     @property
     def runs(self) -> bool:
-        return self.language == "bash" and not self.title
+        return self.language in ("bash", "python") and not self.title
 
     @property
     def file(self) -> str:
@@ -58,10 +61,20 @@ class Block(NamedTuple):
         return self.title if re.fullmatch(r"[\w./-]+\.\w+", self.title) else ""
 
 
+def _opening(words: re.Match[str]) -> str:
+    """Return a sentence that sends the reader to the demo's folder, and a block with its commands."""
+    commands = [
+        EACH_RECIPE if command == "svc train" else command.replace("\n", " ")
+        for command in [*re.findall(r"`([^`]+)`", words[1]), words[2]]
+        if command
+    ]
+    return "\n".join([words[0], "```bash", *commands, "```", ""])
+
+
 def blocks(page: Path) -> list[Block]:
     """Return the blocks of a page in order, without the indentation of a list item."""
     found = []
-    for indent, language, rest, text in FENCE.findall(page.read_text(encoding="utf-8")):
+    for indent, language, rest, text in FENCE.findall(OPENING.sub(_opening, page.read_text(encoding="utf-8"))):
         title = TITLE.search(rest)
         plain = re.sub(rf"^{indent}", "", text, flags=re.MULTILINE)
         found.append(Block(language, title[1] if title else "", plain))
@@ -117,15 +130,13 @@ class Shell:
             "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         }
 
-    def make_shop(self) -> None:
-        """Write the folder of `svc demo`, with less to train on, and its recipe for schedulers."""
-        keys = prepare(self.folder)
+    def make_host(self) -> None:
+        """Write the files of a host that trains on a schedule, and a copy of the project's `docs`."""
         for name in ("etc/svc/recipes", "var/log/svc"):
             (self.folder / name).mkdir(parents=True)
-        subprocess.run(SMALLER, shell=True, cwd=self.folder, check=True)
-        recipe = (self.folder / "recipes" / "books.yaml").read_text()
-        (self.folder / "etc/svc/recipes/books.yaml").write_text(recipe.replace("../", f"{self.folder}/"))
-        signing_keys = keys["SVC_SIGNING_KEYS"]
+        signing_keys = make_shop(self.folder / "srv")["SVC_SIGNING_KEYS"]
+        recipe = (self.folder / "srv/recipes/books.yaml").read_text()
+        (self.folder / "etc/svc/recipes/books.yaml").write_text(recipe.replace("../", f"{self.folder}/srv/"))
         (self.folder / "etc/svc/train.env").write_text(f"SVC_SIGNING_KEYS={signing_keys}\n")
         (self.folder / "docs").symlink_to(ROOT / "docs")
 
@@ -143,17 +154,30 @@ class Shell:
         )
 
 
+def make_shop(folder: Path) -> dict[str, str]:
+    """Write the folder of `svc demo` with less to train on. Return its keys."""
+    keys = prepare(folder)
+    subprocess.run(SMALLER, shell=True, cwd=folder, check=True)
+    return keys
+
+
 def script_of(page: Path) -> str:
     """Return a script that does in order all that a page describes.
 
-    It writes the files, runs the commands, and starts servers in the background.
+    It writes the files, runs the commands, and starts servers in the background. The Python blocks are one program,
+    which runs in place of the last one.
     """
-    parts = []
-    for block in blocks(page):
+    parts, shown = [], blocks(page)
+    python = [block for block in shown if block.language == "python" and block.runs]
+    for block in shown:
         if block.file:
             parts.append(
                 f"mkdir -p $(dirname {block.file})\ncat > {block.file} <<'END_OF_FILE'\n{block.text}END_OF_FILE"
             )
+        elif block in python:
+            if block is python[-1]:
+                program = "\n".join(part.text for part in python)
+                parts.append(f"python - <<'END_OF_PROGRAM'\n{program}END_OF_PROGRAM")
         elif block.runs:
             parts.append(FOREGROUND.sub(lambda match: f"{match[1]} &\n{WAIT}", block.text))
         elif block.language == "cron":

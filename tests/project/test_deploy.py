@@ -23,7 +23,7 @@ from svc import __version__
 from svc.recipe.load import load_recipe
 from svc.serving.api.key_policies import parse_policies
 from svc.settings import Settings
-from tests.pages import ROOT, SIGNING_KEYS, WAIT, Shell, blocks
+from tests.pages import ROOT, SIGNING_KEYS, WAIT, Shell, blocks, make_shop
 
 DEPLOY = ROOT / "docs" / "deploy"
 CHART = DEPLOY / "helm" / "svc"
@@ -500,7 +500,7 @@ def read_only_root_works() -> bool:
 def test_nothing_is_written_outside_the_output(tmp_path: Path) -> None:
     """A training and a server work with a read-only root, as the deployment files mount it."""
     shell = Shell(tmp_path, fresh=True)
-    shell.make_shop()
+    make_shop(tmp_path)
     script = f"""unshare -m bash -e <<'END'
 mount --make-rprivate / && mount --bind {tmp_path} {tmp_path} && mount -o remount,bind,ro /
 if touch /written 2>/dev/null; then exit 77; fi

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import importlib.util
 import json
@@ -26,7 +25,7 @@ from svc.metrics import METRICS
 from svc.recipe.algorithms import ALGORITHMS, DEFAULT_ALGORITHMS
 from svc.recipe.load import load_recipe
 from svc.settings import Settings
-from tests.pages import RECIPE, ROOT, SMALLER, WAIT, Shell, blocks, cron_lines, purchases, script_of
+from tests.pages import RECIPE, ROOT, SMALLER, Shell, blocks, cron_lines, make_shop, purchases, script_of
 
 DOCS = ROOT / "docs"
 DEPLOY = DOCS / "deploy"
@@ -186,38 +185,18 @@ def test_structured_files_parse() -> None:
         assert json.loads(path.read_text()), path
 
 
-SHOP_PAGES = [page for page in PAGES if page.parent.name == "howto"]
 RUNNING = [page for page in PAGES if any(block.runs or block.language == "cron" for block in blocks(page))]
 RECIPE_KEYS = {"name", "source", "schema", "cleansing", "features", "item_metadata", "training", "output", "promotion"}
 LANGUAGES = {"bash", "cron", "csv", "json", "python", "text", "toml", "yaml"}
 COMMAND = re.compile(r"^(\$ )?(svc|curl|python3?|pip|nox|kubectl|helm|docker|systemctl) ", re.MULTILINE)
 
 
-@pytest.fixture(scope="module")
-def trained_shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder from which every how-to page starts, with a trained model.
-
-    All processes of the tests share one folder.
-    """
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shop" / "home"
-    folder.parent.mkdir(exist_ok=True)
-    with folder.with_name("lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.with_name("trained").exists():
-            shell = Shell(folder)
-            shell.make_shop()
-            done = shell.run("for recipe in recipes/*.yaml; do svc train $recipe --quiet; done")
-            assert done.returncode == 0, done.stderr
-            folder.with_name("trained").touch()
-    return folder
-
-
 @pytest.mark.integration
-def test_the_training_page_has_every_field_of_a_header(trained_shop: Path) -> None:
+def test_the_training_page_has_every_field_of_a_header(tmp_path: Path) -> None:
     """The page names each field that `svc inspect` prints, other than facts of the file itself."""
-    command = "svc inspect artifacts/books.svc --json"
-    shown = json.loads(Shell(trained_shop).run(command).stdout)
+    make_shop(tmp_path)
+    command = "svc train recipes/books.yaml --quiet >&2\nsvc inspect artifacts/books.svc --json"
+    shown = json.loads(Shell(tmp_path).run(command).stdout)
     page = (DOCS / "reference" / "training.md").read_text()
     fields = [*shown, *shown["tuning"], *shown["data_stats"]]
     about_the_file = {"artifact", "model_version", "artifact_bytes", "payload_bytes", "format_version"}
@@ -227,18 +206,39 @@ def test_the_training_page_has_every_field_of_a_header(trained_shop: Path) -> No
 @pytest.mark.integration
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", RUNNING, ids=lambda p: p.name)
-def test_the_commands_of_a_page_run(page: Path, tmp_path: Path, trained_shop: Path) -> None:
-    """All commands run in order in one shell, which stops at the first failure. Training data are cut for speed."""
-    script, extra = script_of(page).replace("\ncd shop\n", f"\ncd shop\n{SMALLER}\n"), {}
+def test_the_blocks_of_a_page_run_as_a_reader_runs_them(page: Path, tmp_path: Path) -> None:
+    """All blocks of a page run in order, in one shell that starts in a copy of the project without a trained model.
+
+    The shell stops at the first failure and at the first answer with an error. Training data are cut for speed.
+    """
+    script = re.sub(
+        r"^svc demo .*--folder (\S+)$",
+        lambda demo: f"{demo[0]}\n(cd {demo[1]}; {SMALLER})",
+        script_of(page),
+        flags=re.MULTILINE,
+    )
     script = script.replace("head -n 80000", "head -n 10000")
-    if page in SHOP_PAGES:
-        without = shutil.ignore_patterns(".venv")
-        shutil.copytree(trained_shop, tmp_path, dirs_exist_ok=True, symlinks=True, ignore=without)
-        extra = {"SVC_CLIENT_KEY": "0" * 43, "SVC_WATCH_INTERVAL": "0.5"}
-        if "8080" in script:
-            script = f"svc serve --recipes recipes &\n{WAIT}\n{script}"
-    done = Shell(tmp_path).run(script, **extra)
+    script = script.replace('window="7d")', 'window="7d", time_unit="s")')  # the demo's times count seconds
+    shell = Shell(tmp_path)
+    shell.make_host()
+    curl = 'curl() { command curl --fail-with-body "$@"; }\n'
+    done = shell.run(curl + script, SVC_CLIENT_KEY="0" * 43, SVC_WATCH_INTERVAL="0.5", MPLBACKEND="agg")
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=lambda p: p.name)
+def test_paths_into_the_project_are_right_where_the_reader_is(page: Path) -> None:
+    """After `cd shop` a block names the project's files and the project itself from there."""
+    folder, missing = ROOT, []
+    for block in blocks(page):
+        for line in block.text.splitlines() if block.language == "bash" else ():
+            if entered := re.match(r"(?:\. .*; )?cd (\S+)$", line):
+                folder /= entered[1]
+            wanted = re.findall(r"(?<![\w/.$-])((?:\.\./)*docs/[\w./{},@*-]+)", line)
+            wanted += [f"{path}/pyproject.toml" for path in re.findall(r"pip install '?(\.[./\w-]*)", line)]
+            there = [os.path.relpath(folder / re.sub(r"\{.*\}", "*", path), ROOT) for path in wanted]
+            missing += [line for path in there if not [*ROOT.glob(path)]]
+    assert missing == []
 
 
 @pytest.mark.parametrize("page", DOCUMENTED, ids=lambda p: p.name)
@@ -340,12 +340,15 @@ def test_a_folder_that_cron_writes_into_is_made_on_its_page() -> None:
 @pytest.mark.integration
 @pytest.mark.timeout(300)
 def test_the_commands_of_the_readme_give_recommendations(tmp_path: Path) -> None:
-    """The commands run as one script, and their last line of output has items."""
+    """The commands run as one script, the server's answer has items, and so has the program's table at the end."""
+    make_shop(tmp_path / "svc-demo")
     (tmp_path / "mine" / "data").mkdir(parents=True)
     (tmp_path / "mine" / "data" / "purchases.csv").write_text(purchases())
     done = Shell(tmp_path).run(script_of(ROOT / "README.md"))
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-    assert json.loads(done.stdout.splitlines()[-1])["items"]
+    *_, answer, columns, _, _, last = done.stdout.splitlines()
+    assert json.loads(answer)["items"]
+    assert (columns.split(), last.split()[0]) == (["item_id", "score"], "2")
 
 
 def test_the_data_and_the_recipe_of_the_readme_fit_the_files_of_the_demo() -> None:
