@@ -158,7 +158,10 @@ class Tab:
                 self.page.get_by_label(label).fill(str(value))
         self.page.locator("#answer").evaluate("node => node.replaceChildren()")
         self.page.get_by_role("button", name="Recommend").click()
-        self.page.locator(".ranking li").first.wait_for()
+        try:
+            self.page.locator(".ranking li").first.wait_for()
+        except playwright.Error:
+            pytest.fail(f"no list: {self.page.locator('#try').inner_text()}\n{self.complaints}")
         return list(self.page.locator(".ranking strong").all_text_contents())
 
     def curl(self) -> str:
