@@ -100,14 +100,15 @@ def test_files_of_killed_processes_are_finished_and_old_files_removed(tmp_path: 
     nothing.write_bytes(half)
     running.write_bytes(b"whole\nhalf")
     (tmp_path / "books.20261031T0000.7.jsonl").write_bytes(b"old\n")
-    (tmp_path / "books.20261102T0000.7.jsonl").write_bytes(b"young\n")
+    (tmp_path / "books.20261101T1229.7.jsonl").write_bytes(b"old\n")
+    (tmp_path / "books.20261101T1230.7.jsonl").write_bytes(b"young\n")
     (tmp_path / "films.20251031T0000.7.jsonl").write_bytes(b"other\n")
     with running.open("rb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         file = LogFile(settings(tmp_path), "books")
         file.write([b"new\n"], NOON)
     assert names(tmp_path) == [
-        "books.20261102T0000.7.jsonl",
+        "books.20261101T1230.7.jsonl",
         "books.20261130T0000.7.jsonl",
         "books.20261130T0000.8.jsonl.open",
         "books.20261130T0100.7.jsonl",
