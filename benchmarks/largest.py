@@ -48,6 +48,8 @@ from tests.serving.artifacts import write_artifact
 N_USERS, LENGTH, COMPONENTS, LABELS = 1_000, 50, 128, 1_000
 PATIENCE_S, BESIDE_LIMIT = 600.0, 10
 VARIED = {"diversity": 1, "limit": 1000}
+ENVIRONMENT = {"SVC_CACHED_ANSWERS": "0", "SVC_MAX_ARTIFACT_BYTES": "8GiB", "SVC_MAX_PAYLOAD_BYTES": "8GiB"}
+"""Rows of 2,000 take 1.6 GB, more than a server loads by default."""
 
 
 def neighbours(rng: np.random.Generator, n_items: int, row: int) -> NeighbourScorer:
@@ -104,7 +106,7 @@ def serving(kind: str, n_items: int, row: int, keys: dict[str, str]) -> Iterator
         )
         write_artifact(folder / "a.svc", model(kind, n_items, row), head=artifact_header(**state))
         listed = ",".join(f"{name}:{hash_api_key(key)}" for name, key in keys.items())
-        with Server(folder / "recipes", env={"SVC_CACHED_ANSWERS": "0", "SVC_API_KEYS": listed}) as server:
+        with Server(folder / "recipes", env=ENVIRONMENT | {"SVC_API_KEYS": listed}) as server:
             yield server
 
 
