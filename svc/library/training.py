@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -11,9 +12,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
-from svc import logs
+from svc import events, logs
 from svc.artifact.keys import parse_signing_keys
 from svc.artifact.store import SHA8, open_store, read_verified
 from svc.asking.item_lists import new_items_of_recipe
@@ -21,9 +22,19 @@ from svc.env_file import environment
 from svc.errors import RecipeError, UsageError
 from svc.export.run import OpenedArtifact, open_artifact
 from svc.library.answers import FramedOffer
+from svc.library.evaluation import Evaluation, evaluate
 from svc.library.items import ItemTable, item_table, items_of_recipe, new_items_of, require_items
 from svc.library.recommender import Keys, Recommender, id_column_of, keys_text
-from svc.library.tables import as_arrow, as_table, check_interactions, column_names, facts_table, is_table, require
+from svc.library.tables import (
+    as_arrow,
+    as_table,
+    check_id_type,
+    check_interactions,
+    column_names,
+    facts_table,
+    is_table,
+    require,
+)
 from svc.model.ids import IdTable
 from svc.model.ranking.filter_fields import NO_FIELDS
 from svc.model.ranking.new_items import ids_with
@@ -40,9 +51,18 @@ from svc.sources.base import check_spec
 from svc.sources.in_memory import offer_table
 from svc.training.run import TrainOptions, train_or_raise
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from svc.library.controls import RecommendControls
+
 OWN_KID = "own"
 """The kid of the random key that signs the temporary artifact of a training without `output`."""
 USER, ITEM = "user_id", "item_id"
+_TIMES = re.compile(
+    "ts|when|date|(date_?)?time|(event_?)?time_?stamp|unix_?time|(created|ordered|bought)_at", re.IGNORECASE
+)
+"""Names of columns that probably have the times of the rows."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -70,11 +90,11 @@ class TrainResult:
     _opened: Callable[[], Recommender]
 
     def __repr__(self) -> str:
-        written = "" if self._written is None else f"artifact={self._written!r}, "
-        return (
-            f"TrainResult({written}model_version={self.model_version!r}, best_class={self.best_class!r}, "
-            f"best_score={self.best_score!r}, promoted={self.promoted!r})"
+        score = f"{self.header['metric']}@{self.header['cutoff']} {self.best_score:.4g} on held-out rows"
+        where = (
+            "not written" if self._written is None else f"{'live' if self.promoted else 'not live'}: {self._written}"
         )
+        return f"<svc.TrainResult: trained {self.best_class}, {score}; {where}>"
 
     def _repr_html_(self) -> str:
         facts: dict[str, object] = {"algorithm": self.best_class, "score": self.best_score}
@@ -96,6 +116,16 @@ class TrainResult:
     @cached_property
     def recommender(self) -> Recommender:
         return self._opened()
+
+    def recommend(self, user_id: str | None = None, **controls: Unpack[RecommendControls]) -> pd.DataFrame:
+        """Return the best items for one user: `recommender.recommend`."""
+        return self.recommender.recommend(user_id, **controls)
+
+    def evaluate(self, interactions: Any, **options: Any) -> Evaluation:
+        """Judge the model by `svc.evaluate`. The id columns are those of the training, unless `options` name others."""
+        schema = self.header["recipe"]["schema"]
+        columns = {name: schema[name] for name in ("user_column", "item_column")}
+        return evaluate(self.recommender, interactions, **(columns | options))
 
 
 def _open(artifact: str, settings: Settings) -> OpenedArtifact:
@@ -201,7 +231,8 @@ def train(
         refit: Reuse the parameters of the live artifact at `output` instead of a search.
         cold: With `refit`, start from random vectors instead of the vectors of the live model.
         **training: Keys of the recipe or of its `training` block, such as `n_trials`. They replace the keys of a
-            recipe. Mappings are merged, so `output={"path": "test.svc"}` does not change `output.versioning`.
+            recipe. Mappings are merged, so `output={"path": "test.svc"}` does not change `output.versioning`. In
+            `features.item` and `features.user`, `data` may be a DataFrame in place of a `source`.
 
     Raises:
         svc.errors.SvcError: The training failed. The class of the error tells why.
@@ -210,12 +241,12 @@ def train(
     environ = environment(Path(data).parent if is_path else None)
     settings = Settings.from_env(environ)
     logs.configure_for_library()
-    overrides = in_place(training)
     given = recipe_variables({**environ, **(variables or {})}, ())
     columns: dict[str, str | Sequence[str] | None] = {"user": user, "item": item, "time": time, "weight": weight}
     shown = progress_here(progress)
     with ExitStack() as stack:
         stack.callback(shown.close)
+        overrides = _with_feature_tables(in_place(training), stack)
         recipe = stack.enter_context(_recipe(data, columns, time_unit, overrides))
         is_written = isinstance(recipe, Path) or "output" in recipe or "output" in overrides
         if is_written:
@@ -301,8 +332,39 @@ def _offer_tables(
     }
     if time_unit is not None:
         recipe["schema"]["time_unit"] = time_unit
+    like_time = next((name for name in names if _TIMES.fullmatch(name) and name not in table.column_names), None)
+    if like_time and not {"time", "time_column"} & {*named, *(overrides.get("schema") or {})}:
+        message = (
+            f"the column {like_time!r} is not used: if it has the times of the rows, time={like_time!r} holds out the "
+            "latest rows of each user, and tries algorithms that know the order"
+        )
+        logs.emit(events.RECIPE_WARNING, code="time_unused", field="time", message=message)
     with offer_table(table) as digest:
         yield {**recipe, "source": {"type": "dataframe", "sha256": digest}}
+
+
+def _with_feature_tables(overrides: dict[str, Any], stack: ExitStack) -> dict[str, Any]:
+    """Return keyword arguments with a source in place of each table at `features.item.data` and `features.user.data`.
+
+    The trainings of this thread can read the tables until `stack` closes. Raises UsageError for an unusable table.
+    """
+    sides = overrides.get("features")
+    if not isinstance(sides, Mapping):
+        return overrides
+    sources: dict[str, Any] = {}
+    for side, block in sides.items():
+        if not isinstance(block, Mapping) or "data" not in block or "source" in block:
+            continue
+        what, id_column = f"features.{side}.data", block.get("id_column")
+        data = as_table(block["data"], what, f"a row for each {side}")
+        there = column_names(data, what)
+        columns = [column.get("name") for column in block.get("columns") or () if isinstance(column, Mapping)]
+        table = as_arrow(data, [name for name in dict.fromkeys([id_column, *columns]) if name in there], what)
+        if id_column in there:
+            check_id_type(table, id_column, f"features.{side}.id_column", what)
+        source = {"type": "dataframe", "sha256": stack.enter_context(offer_table(table))}
+        sources[side] = {"source": source, **{key: value for key, value in block.items() if key != "data"}}
+    return {**overrides, "features": {**sides, **sources}}
 
 
 def _further_columns(overrides: Mapping[str, Any]) -> list[str]:

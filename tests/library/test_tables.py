@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import svc
-from svc.errors import RecipeError, TimeUnitRequired, UnknownUser, UsageError
+from svc.errors import RecipeError, SvcError, TimeUnitRequired, UnknownUser, UsageError
 from svc.library.tables import facts_table, is_table
 
 SMALL: dict[str, Any] = {"algorithms": ["CosineKNN"], "n_trials": 1, "cutoff": 5, "parallelism": 1}
@@ -245,6 +246,77 @@ def test_missing_ids_may_be_dropped() -> None:
     frame = sales().assign(user_id=lambda data: data["user_id"].mask(data.index < 9).mask(data.index == 9, " "))
     result = svc.train(frame, cleansing={"drop_null_ids": True}, **SMALL)
     assert result.header["data_stats"]["n_rows"] <= 890
+
+
+def books(**columns: Any) -> pd.DataFrame:
+    """Return a row for each item of `sales`, and for one that nobody chose."""
+    ids = [f"i{item}" for item in range(41)]
+    return pd.DataFrame({"book": ids, "genre": ["odd", "even"] * 20 + ["odd"], "unused": [object()] * 41} | columns)
+
+
+GENRES: dict[str, Any] = {"id_column": "book", "columns": [{"name": "genre", "kind": "categorical"}]}
+WITH_FEATURES: dict[str, Any] = {**SMALL, "algorithms": ["IALS"]}
+
+
+@pytest.mark.parametrize("kind", [pd.DataFrame, lambda frame: pa.Table.from_pandas(frame.drop(columns="unused"))])
+def test_features_may_be_a_table(kind: Callable[[pd.DataFrame], Any], tmp_path: Path) -> None:
+    """The model is that of the same features in a file. The caller's arguments stay as they are."""
+    given = {"item": {"data": kind(books()), **GENRES}}
+    result = svc.train(sales(), features=given, **WITH_FEATURES)
+    assert given["item"].keys() == {"data", "id_column", "columns"}
+    books().to_csv(tmp_path / "books.csv", index=False)
+    source = {"type": "csv", "path": str(tmp_path / "books.csv")}
+    of_file = svc.train(sales(), features={"item": {"source": source, **GENRES}}, **WITH_FEATURES)
+    odd = {"seed_items": [], "item_features": {"new": {"genre": "odd"}}, "limit": 5}
+    pd.testing.assert_frame_equal(result.recommender.related(**odd), of_file.recommender.related(**odd))
+
+
+@pytest.mark.parametrize(
+    ("side", "words"),
+    [
+        (
+            {"data": "books.csv", **GENRES},
+            r"features\.item\.data: give a DataFrame with a row for each item, not a str",
+        ),
+        (
+            {"data": books(book=range(41)), **GENRES},
+            r"features\.item\.id_column: .* whole numbers; write features\.item",
+        ),
+        ({"data": books(), **GENRES, "id_column": "boook"}, "boook"),
+        ({"data": books(), "source": {"type": "csv", "path": "a.csv"}, **GENRES}, r"features\.item\.data"),
+    ],
+)
+def test_unusable_features_are_named(side: dict[str, Any], words: str) -> None:
+    """The error names the argument. A table and a source together are an error."""
+    with pytest.raises(SvcError, match=words):
+        svc.train(sales(), features={"item": side}, **WITH_FEATURES)
+
+
+def test_a_column_like_a_time_that_nobody_named_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    """There is no word if the times are named, or if no column is called like one."""
+    frame = sales().assign(date=1.0)
+    for options, hints in (({}, 1), ({"time": "when"}, 0), ({"schema": {"time_column": "when"}}, 0)):
+        caplog.clear()
+        svc.train(frame, **options, **SMALL)
+        assert caplog.text.count("time_unused") == caplog.text.count("time='when' holds out the latest") == hints
+    caplog.clear()
+    svc.train(sales().rename(columns={"when": "sometime", "stars": "ts"}), weight="ts", **SMALL)
+    assert "time_unused" not in caplog.text
+
+
+def test_a_result_recommends_and_is_judged() -> None:
+    """Both answers are those of its recommender. The columns of the ids are those of the training."""
+    renamed = sales().rename(columns={"user_id": "who", "item_id": "what"})
+    result = svc.train(renamed, user="who", item="what", **SMALL)
+    pd.testing.assert_frame_equal(result.recommend("u7", limit=3), result.recommender.recommend("u7", limit=3))
+    later = pd.DataFrame({"who": ["u1", "u2"], "what": ["i0", "none"]})
+    judged = svc.evaluate(result.recommender, later, user_column="who", item_column="what", cutoff=7)
+    pd.testing.assert_frame_equal(result.evaluate(later, cutoff=7).scores, judged.scores)
+    assert (
+        result.evaluate(later.rename(columns={"who": "user"}), user_column="user").n_users
+        == result.evaluate(later).n_users
+    )
+    assert repr(result).endswith(" on held-out rows; not written>")
 
 
 def test_each_result_has_a_table() -> None:

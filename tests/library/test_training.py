@@ -41,7 +41,8 @@ def test_a_recipe_becomes_a_recommender(recipe: Path, capsys: Any) -> None:
     assert result.best_score == result.header["best_score"] > 0
     assert result.header["recipe_name"] == "shop"
     assert result.artifact in result._repr_html_()
-    assert f"artifact={result.artifact!r}, model_version={result.model_version!r}" in repr(result)
+    best = f"trained {result.best_class}, ndcg@5 {result.best_score:.4g} on held-out rows"
+    assert repr(result) == f"<svc.TrainResult: {best}; live: {result.artifact}>"
     model = svc.load(result.artifact, keys=SIGNING_KEYS)
     assert model.model_version == result.model_version
     assert len(svc.load(recipe.parent / "models/shop.svc", keys=SIGNING_KEYS).recommend("7", limit=3)) == 3
@@ -114,6 +115,7 @@ def test_a_refused_model_is_written_and_not_promoted(recipe: Path) -> None:
     bold = {"mode": "enforce", "min_relative_change": 9}
     first = svc.train(recipe, keys=SIGNING_KEYS, promotion=bold)
     assert (first.promoted, first.header["promotion"]["decision"]) == (False, "refused")
+    assert repr(first).endswith(f"; not live: {first.artifact}>")
     assert not (recipe.parent / "models/shop.svc").exists()
     assert svc.train(recipe, keys=SIGNING_KEYS).promoted
     assert not svc.train(recipe, keys=SIGNING_KEYS, promotion=bold).promoted
