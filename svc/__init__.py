@@ -38,11 +38,28 @@ _OFFERED = {
 __all__ = [*sorted(_OFFERED), "errors"]  # noqa: PLE0604 - every key is text
 
 
+_ELSEWHERE = {
+    "fit": "svc.train(table) trains a model",
+    **dict.fromkeys(
+        ("predict", "recommend", "transform"), "svc.train(table).recommender.recommend(user_id) recommends"
+    ),
+    "evaluate": "svc.evaluate(recommender, table) judges a model",
+    "save": "svc.train(table, output={'path': 'shop.svc'}) writes the model",
+}
+"""svc's way to do what other libraries do by a method, by the name of the method."""
+
+
+def lacks(owner: str, name: str) -> AttributeError:
+    """Return the error for an attribute that `owner` lacks, with svc's way if another library has it."""
+    hint = f": {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
+    return AttributeError(f"{owner} has no attribute {name!r}{hint}")
+
+
 def __getattr__(name: str) -> Any:
     if name == "errors":
         return import_module("svc.errors")
     if name not in _OFFERED:
-        raise AttributeError(f"module 'svc' has no attribute {name!r}")
+        raise lacks("module 'svc'", name)
     with warnings.catch_warnings():  # optuna imports tqdm, which warns in notebooks without widgets
         warnings.filterwarnings("ignore", "IProgress not found")
         return getattr(import_module(_OFFERED[name]), name)

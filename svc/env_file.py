@@ -20,19 +20,19 @@ MAX_BYTES = 1 << 20
 VARIABLE = "SVC_ENV_FILE"
 DEFAULT_NAME = "keys.env"
 PREFIX = "SVC_"
-_LINE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=\S*")
+_LINE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=(?![\"'])\S*")
 _DEVELOPMENT = frozenset({"", "development", "dev", "test"})
 
 
-def key_list(inline: str, file: str | None, variable: str) -> str:
-    """Return the entries, separated by commas, of `variable` or of the file that `<variable>_FILE` names.
+def key_list(inline: str, file: str | None, variable: str) -> tuple[str, str]:
+    """Return the entries, separated by commas, of `variable` or of the file that `<variable>_FILE` names, and its name.
 
     `inline` is the value of the variable, "" if it is not set. In a file, line ends separate entries too. Blank lines
     and text behind a `#` are ignored. Raises ConfigError if both are set, or if the file cannot be read or is larger
     than MAX_BYTES. The message never shows an entry.
     """
     if file is None:
-        return inline
+        return inline, variable
     if inline:
         raise ConfigError(f"{variable} and {variable}_FILE are both set: keep one")
     try:
@@ -40,7 +40,7 @@ def key_list(inline: str, file: str | None, variable: str) -> str:
     except UnicodeDecodeError:
         raise ConfigError(f"{variable}_FILE: {file} is not UTF-8 text") from None
     lines = (line.partition("#")[0].strip().strip(",") for line in text.splitlines())
-    return ",".join(line for line in lines if line)
+    return ",".join(line for line in lines if line), f"{variable}_FILE: {file}"
 
 
 def read_named_file(variable: str, path: str, *, is_secret: bool = False) -> bytes:
@@ -163,5 +163,7 @@ def read_lines(path: Path) -> list[str]:
         raise ConfigError(f"{path} is not UTF-8 text") from None
     for number, line in enumerate(lines, 1):
         if line.strip() and not line.startswith("#") and not _LINE.fullmatch(line):
-            raise ConfigError(f"{path} is not a file of variables: line {number} is not NAME=value without blanks")
+            raise ConfigError(
+                f"{path} is not a file of variables: line {number} is not NAME=value without blanks, quotes and export"
+            )
     return lines

@@ -1,8 +1,11 @@
-"""Absolute local paths without `..`."""
+"""Absolute local paths without `..`, and the words for a write that failed."""
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -20,3 +23,12 @@ def without_detours(path: Path) -> Path:
         return path
     plain = Path(os.path.normpath(path))
     return plain if os.path.realpath(plain) == os.path.realpath(path) else path
+
+
+def failure(error: OSError, folder: Path | str) -> str:
+    """Return the system's words for a failed write, with the bytes that are free in `folder` if its disk is full."""
+    reason = error.strerror or str(error)
+    if error.errno == errno.ENOSPC:
+        with suppress(OSError):
+            reason += f" ({shutil.disk_usage(folder).free:,} bytes are free in {folder})"
+    return reason

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from svc.env_file import MAX_BYTES, environment, key_list
+from svc.env_file import MAX_BYTES, environment, key_list, read_lines
 from svc.errors import ConfigError
 
 
@@ -125,8 +125,8 @@ def test_a_key_file_has_the_entries_of_the_variable(tmp_path: Path) -> None:
     """Lines and commas separate entries. Comments are ignored."""
     path = tmp_path / "keys"
     path.write_text("# shop\na:1,b:2,\n\nc:3  # the new one\n")
-    assert key_list("", str(path), "SVC_X") == "a:1,b:2,c:3"
-    assert key_list("a:1", None, "SVC_X") == "a:1"
+    assert key_list("", str(path), "SVC_X") == ("a:1,b:2,c:3", f"SVC_X_FILE: {path}")
+    assert key_list("a:1", None, "SVC_X") == ("a:1", "SVC_X")
 
 
 def test_the_error_of_an_unusable_key_file_hides_its_content(tmp_path: Path) -> None:
@@ -139,3 +139,13 @@ def test_the_error_of_an_unusable_key_file_hides_its_content(tmp_path: Path) -> 
             key_list("", str(tmp_path / file), "SVC_X")
     with pytest.raises(ConfigError, match="both set"):
         key_list("a:1", str(tmp_path / "odd"), "SVC_X")
+
+
+@pytest.mark.parametrize("line", ['SVC_X="a"', "SVC_X='a'", "export SVC_X=a"])
+def test_quotes_and_export_are_refused(tmp_path: Path, line: str) -> None:
+    """A shell would remove them. As parts of a value they would spoil a key."""
+    path = tmp_path / "keys.env"
+    path.write_text(f"{line}\n", encoding="utf-8")
+    path.chmod(0o600)
+    with pytest.raises(ConfigError, match="line 1 is not NAME=value without blanks, quotes and export"):
+        read_lines(path)

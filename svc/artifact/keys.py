@@ -108,7 +108,7 @@ def load_signing_keys(settings: Settings) -> SigningKeys:
 
     Raises ConfigError, also for a kid whose signing key and verification key do not match.
     """
-    secret = parse_signing_keys(key_list(settings.signing_keys, settings.signing_keys_file, "SVC_SIGNING_KEYS"))
+    secret = parse_signing_keys(*key_list(settings.signing_keys, settings.signing_keys_file, "SVC_SIGNING_KEYS"))
     public = _parse(settings.verify_keys, "SVC_VERIFY_KEYS", _PUBLIC_MARK)
     for kid, key in public.items():
         if secret.public_of(kid) not in (None, key):

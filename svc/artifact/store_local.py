@@ -16,11 +16,12 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryFile
+from tempfile import TemporaryFile, gettempdir
 from typing import BinaryIO, TypeVar
 
 from svc.atomic_write import remove_leftovers, write_file
 from svc.errors import ArtifactReadError, ArtifactWriteError, PayloadTooLarge
+from svc.local_paths import failure
 
 T = TypeVar("T")
 _MISSING = (errno.ENOENT, errno.ENOTDIR)
@@ -51,7 +52,9 @@ def spool_file(write: Callable[[BinaryIO], T]) -> Iterator[tuple[BinaryIO, T]]:
             file.flush()
             yield file, result
     except OSError as error:
-        raise ArtifactWriteError(f"no temporary file can be written: {error.strerror or error}; see TMPDIR") from error
+        raise ArtifactWriteError(
+            f"no temporary file can be written: {failure(error, gettempdir())}; see TMPDIR"
+        ) from error
 
 
 class LocalFolder:
@@ -95,7 +98,7 @@ class LocalFolder:
         except ArtifactReadError as error:
             raise ArtifactWriteError(error.message) from None
         except OSError as error:
-            raise ArtifactWriteError(f"cannot write into {self._folder}: {error.strerror or error}") from error
+            raise ArtifactWriteError(f"cannot write into {self._folder}: {failure(error, self._folder)}") from error
 
     def names(self) -> list[str] | None:
         try:

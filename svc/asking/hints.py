@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from pydantic import BaseModel
@@ -25,6 +25,16 @@ NOT_AN_OBJECT = (
     'Input should be an object, as in {"user_id": "u1"}, {"seed_items": ["i1"]} or,'
     ' for a batch, {"requests": [{"user_id": "u1"}]}'
 )
+_INSTEAD = {
+    **dict.fromkeys(
+        ("exclude_seen", "hide_seen", "filter_seen"), "seen items are left out unless include_seen is true"
+    ),
+    **dict.fromkeys(
+        ("include_metadata", "metadata", "fields"), "answers carry the fields of the recipe's item_metadata"
+    ),
+    **dict.fromkeys(("sort", "sort_by", "order", "order_by"), "scores decide the order, and boosts and pins change it"),
+}
+"""svc's way, by the names that other products use for a field that svc does not have."""
 _PAGES = "svc counts items, not pages: the third page of 10 items is offset 20 with limit 10"
 _OTHER_VERBS = {"user_id": ":recommend", "seed_items": ":recommend-related"}
 _BOOST = '{"filter": {"genres": {"any": ["Drama"]}}, "factor": 2}'
@@ -32,26 +42,37 @@ _ELEMENTS = {
     "boosts": _BOOST,
     "limits": '{"field": "genres", "max": 3}',
     "pins": '{"item_id": "i1", "position": 0}',
+    **dict.fromkeys(("history", "seed_items", "exclude_items", "include_items", "dislikes", "shown"), '"i1"'),
 }
-"""An example element for each list of objects, by field."""
+"""An example element for each list, by field."""
 _BELOW_RECIPE = re.compile(r"/v1/recipes/[A-Za-z0-9_-]{1,64}[:/](.+)", re.DOTALL)
+_CONDITION = '; a condition on items belongs in filter, as in {"genres": {"any": ["Drama"]}}'
 NO_HINT = "unknown field; the API reference lists the valid fields"
 """The message for an unknown field that resembles no field."""
 
 
-def unknown_field(name: object, fields: Collection[str]) -> str:
-    """Return the message for an unknown field of the body. The message never repeats text of the client."""
+def unknown_field(name: object, fields: Collection[str], fits: Callable[[str], bool] = bool) -> str:
+    """Return the message for an unknown field of the body. The message never repeats text of the client.
+
+    `fits` tells whether the field's value is valid for another field.
+    """
     text = str(name)[:64].lower()
+    if text in _INSTEAD:
+        return f"unknown field; {_INSTEAD[text]}"
     if text in ("field", "value") and "factor" in fields:
         return f"unknown field; a boost names its items by a filter: {_BOOST}"
     if text in ("user_ids", "userids", "users") and "user_id" in fields:
         return 'unknown field; one user per request; :batch-recommend takes {"requests": [{"user_id": "u1"}]}'
-    if likely := _likely(text, fields):
-        return f"unknown field; {likely}"
+    meant = meant_field(text, fields)
+    if meant is None or fits(meant) or text in _OTHER_NAMES:
+        likely = _likely(text, fields)
+        other = "" if meant is None or fits(meant) else " its value has another form"
+        if likely:
+            return f"unknown field; {likely}{other}"
     for wanted, verb in _OTHER_VERBS.items():
         if _OTHER_NAMES.get(text, text) == wanted and "limit" in fields:
             return f"unknown field of this verb; {verb} takes {wanted}"
-    return NO_HINT
+    return f"{NO_HINT}{_CONDITION}" if "filter" in fields else NO_HINT
 
 
 def unknown_parameter(name: str, parameters: Collection[str]) -> str:
@@ -150,10 +171,10 @@ def _body(schema: type[BaseModel]) -> str:
 
 
 def unknown_path(path: str, verbs: Iterable[str]) -> str:
-    """Return the message for an unknown path below a recipe, with a hint at a verb, or "" for other paths."""
-    below = _BELOW_RECIPE.fullmatch(path)
+    """Return the message for an unknown path, with a hint at a verb for one below a recipe."""
+    below = _BELOW_RECIPE.fullmatch(path.rstrip("/"))
     if below is None:
-        return ""
+        return f"{NotFound.detail}; there are /v1/recipes/NAME:recommend and /v1/health/ready, without a slash behind"
     names = list(verbs)
     words = sorted(re.split("[-_]", below[1][:64].lower()))
     near = [name for name in names if sorted(name.split("-")) == words]

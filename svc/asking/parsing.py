@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 from svc.asking import hints
 from svc.asking.fields import Kind, kinds_of
 from svc.errors import ValidationFailed
-from svc.recipe.problems import model_at
+from svc.recipe.problems import accepts, model_at
 
 MAX_ERRORS = 20
 """Maximum number of errors in one answer.
@@ -107,7 +107,7 @@ def validation_error(
         {"loc": [where, *map(_shown, item["loc"])], "msg": _message_of(item, schema), "type": item["type"]}
         for item in details[:most]
     ]
-    errors.sort(key=lambda error: error["msg"] == hints.NO_HINT)
+    errors.sort(key=lambda error: str(error["msg"]).startswith(hints.NO_HINT))
     return _with_first(subject, errors)
 
 
@@ -128,7 +128,7 @@ def _message_of(item: ErrorDetails, schema: type[BaseModel]) -> str:
         return hints.wrong_shape(loc, message, schema)
     block = model_at(schema, loc[:-1]) if loc else None
     if block is not None and kind == "extra_forbidden":
-        return hints.unknown_field(loc[-1], block.model_fields)
+        return hints.unknown_field(loc[-1], block.model_fields, lambda name: accepts({}, block, (name,), item["input"]))
     if block is not None and kind == "int_type":
         field = block.model_fields.get(str(loc[-1]))
         return hints.whole_number(None if field is None else field.description)

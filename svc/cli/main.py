@@ -9,6 +9,7 @@ of training and serving it would take 4.5 s.
 
 from __future__ import annotations
 
+import difflib
 import os
 import signal
 import sys
@@ -99,14 +100,16 @@ app = typer.Typer(
 )
 
 
-def usage_text(error: TyperException) -> str:
-    """Return the message for wrong usage: the mistake, and the command that shows help."""
+def usage_text(error: TyperException, name: str = "") -> str:
+    """Return the message for wrong usage of the command `name`: the mistake, and the command that shows help."""
     text = error.format_message().rstrip(".").replace("Value error, ", "")
     text += next((hint for name, hint in _MISSING.items() if text.startswith("Missing") and name in text), "")
     context = getattr(error, "ctx", None)
     option = str(getattr(error, "option_name", ""))
     if option.startswith("--") and "--recipes" not in text and (hint := _hint_for_option(option)):
         text = f"there is no option {option}: {hint}"
+    elif context is not None and context.parent is None and name != "" and option:
+        text = f"{option} is no option of svc itself; options stand behind the command, as in `svc train {option}`"
     return f"{text}. See: {context.command_path if context else 'svc'} --help"
 
 
@@ -118,8 +121,10 @@ def _hint_for_option(option: str) -> str:
     name = option.removeprefix("--").replace("-", "_")
     if name == "recipe":
         return "the recipe is named without an option, as `svc train recipe.yaml`"
-    if name in Training.model_fields:
-        return f"write it in the recipe, at `training.{name}`"
+    if name == "user":
+        return "`--users` takes a file with an id in each line; to ask for one user, use a server or `import svc`"
+    if near := difflib.get_close_matches(name, Training.model_fields, n=1, cutoff=0.75):
+        return f"write it in the recipe, at `training.{near[0]}`"
     return f"write it in the recipe, at `{name}`" if name in Recipe.model_fields else ""
 
 
@@ -235,7 +240,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         result = app(args=list(arguments), prog_name="svc", standalone_mode=False)
     except TyperException as error:
-        return report_error(UsageError(usage_text(error)), command=name)
+        return report_error(UsageError(usage_text(error, name)), command=name)
     except SvcError as error:
         return report_error(error, command=name)
     except Exception as error:

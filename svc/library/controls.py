@@ -9,6 +9,8 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypedDict, TypeVar
 
 from pydantic import BaseModel
 
+from svc.asking.hints import unknown_field
+
 Features = Mapping[str, object]
 Item = str | Mapping[str, object]
 """An item id, or an object with `item_id` and a number."""
@@ -86,6 +88,9 @@ def takes(
 
         @functools.wraps(method)
         def checked(self: Owner, /, *args: P.args, **kwargs: P.kwargs) -> Answer:
+            for name in sorted(kwargs.keys() - signature.parameters.keys()):
+                hint = unknown_field(name, signature.parameters.keys()).removeprefix("unknown field")
+                raise TypeError(f"{method.__name__} got an unexpected keyword argument {name!r}{hint}")
             signature.bind(self, *args, **kwargs)
             return method(self, *args, **kwargs)
 

@@ -109,7 +109,8 @@ def evaluate(
     unless the model was trained with `training.repeats`, or `cleansing.seen` does not name their events.
 
     Args:
-        artifact: A path or URI as for `svc.load`, with keys from the environment, or a recommender.
+        artifact: A path or URI as for `svc.load`, with keys from the environment, a recommender, or a result of
+            `svc.train`.
         interactions: A DataFrame as for `svc.train`. Repeated rows count once, and rows without an id do not count.
         metrics: As for `svc.compare`.
         cutoff: As for `svc.compare`.
@@ -126,6 +127,7 @@ def evaluate(
     """
     check_metrics(metrics, cutoff, confidence)
     interactions = id_columns(interactions, user_column, item_column)
+    artifact = getattr(artifact, "recommender", artifact)
     recommender = artifact if isinstance(artifact, Recommender) else load(artifact)
     aligned = align(recommender.model, interactions[user_column], interactions[item_column])
     rankings = rank(recommender.model, aligned.rows, cutoff)

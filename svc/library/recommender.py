@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import pandas as pd
 
-from svc import logs
+from svc import lacks, logs
 from svc.artifact.keys import SigningKeys, load_signing_keys, parse_signing_keys
 from svc.artifact.store import require_file
 from svc.asking.page import PageRequest, page_steps
@@ -68,6 +68,9 @@ class Recommender:
         """Restore a pickled or copied recommender. Models leave derived data out of pickles, so it is computed."""
         vars(self).update(state)
         self.model.ready()
+
+    def __getattr__(self, name: str) -> Any:
+        raise lacks("a Recommender", name)
 
     def __repr__(self) -> str:
         algorithm = short_name(self.header.get("best_class", "?"))
@@ -457,7 +460,7 @@ def keys_text(keys: Keys, settings: Settings, artifact: str | None = None) -> st
     ArtifactReadError instead.
     """
     if keys is None:
-        text = key_list(settings.signing_keys, settings.signing_keys_file, "SVC_SIGNING_KEYS")
+        text, _ = key_list(settings.signing_keys, settings.signing_keys_file, "SVC_SIGNING_KEYS")
     elif isinstance(keys, str):
         text = keys
     elif isinstance(keys, Mapping):
@@ -482,7 +485,7 @@ def signing_keys(keys: Keys, settings: Settings, artifact: str | None = None) ->
 
     Raises ConfigError and ArtifactReadError as `keys_text` does. No message contains a key.
     """
-    if keys is None and settings.verify_keys:
+    if keys is None and (settings.verify_keys or settings.signing_keys_file):
         return load_signing_keys(settings)
     return parse_signing_keys(keys_text(keys, settings, artifact))
 

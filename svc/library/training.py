@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import secrets
@@ -14,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Unpack
 
-from svc import events, logs
+from svc import events, lacks, logs
 from svc.artifact.keys import parse_signing_keys
 from svc.artifact.store import SHA8, open_store, read_verified
 from svc.asking.item_lists import new_items_of_recipe
@@ -41,10 +40,10 @@ from svc.model.ranking.new_items import ids_with
 from svc.progress import progress_here
 from svc.recipe.filter_tree import FilterProblem, either
 from svc.recipe.load import RETIRED, SHORTHAND, LoadedRecipe, load_recipe, merge_trees
-from svc.recipe.problems import name_elsewhere, split_key
+from svc.recipe.problems import advice
 from svc.recipe.schema import Output, Recipe
 from svc.recipe.serving_schema import NEW_ITEMS_SHARE
-from svc.recipe.training_schema import Training
+from svc.recipe.training_schema import Split, Training
 from svc.recipe.variables import recipe_variables
 from svc.settings import Settings
 from svc.sources.base import check_spec
@@ -88,6 +87,9 @@ class TrainResult:
     header: Mapping[str, Any]
     _written: str | None
     _opened: Callable[[], Recommender]
+
+    def __getattr__(self, name: str) -> Any:
+        raise lacks("a TrainResult", name)
 
     def __repr__(self) -> str:
         score = f"{self.header['metric']}@{self.header['cutoff']} {self.best_score:.4g} on held-out rows"
@@ -321,6 +323,9 @@ def _offer_tables(
     named = {argument: name if isinstance(name, str) else list(name) for argument, name in columns.items() if name}
     each = [(argument, name) for argument, value in named.items() for name in _names_in(value)]
     for argument, name in each:
+        if name not in names and name in getattr(getattr(data, "index", None), "names", ()):
+            stacked = "a pivot table needs data.stack().reset_index()"
+            raise UsageError(f"{argument}: {name!r} is the index of data: give data.reset_index(); {stacked}")
         require({argument: name}, names, "data")
     further = [name for name in _further_columns(overrides) if name in names]
     table = as_arrow(data, list(dict.fromkeys([*(name for _, name in each), *further])), "data")
@@ -413,15 +418,11 @@ def in_place(overrides: Mapping[str, Any]) -> dict[str, Any]:
         if name in Training.model_fields or ("training", name) in RETIRED:
             tree.setdefault("training", {})[name] = value
         elif name not in blocks and name not in SHORTHAND:
-            near = difflib.get_close_matches(name, [*Training.model_fields, *blocks, "user", "item"], n=1)
-            column = name.removesuffix("_column")
-            if column != name and column in _DEFAULT_COLUMNS:
-                near = [column]
-            hint = f"did you mean {near[0]}?" if near else "the page on recipes lists the valid arguments"
-            if in_split := split_key(name):
-                hint = f"write split={{{in_split!r}: {value!r}}}"
-            hint = "; " + (name_elsewhere(Training, name) or hint)
-            raise RecipeError(f"svc.train has no argument {name!r}{hint}")
+            column = name.removesuffix("_column").removesuffix("_id")
+            hint = f"did you mean {column}?" if column in _DEFAULT_COLUMNS else ""
+            hint = next(filter(None, (hint, *(advice(name, value, model) for model in (Training, Recipe, Split)))), "")
+            hint = hint or "the page on recipes lists the valid arguments"
+            raise RecipeError(f"svc.train has no argument {name!r}; {hint}")
         elif isinstance(value, Mapping):
             tree[name] = {**tree.get(name, {}), **value}
         else:

@@ -42,7 +42,7 @@ OPERATORS: Final[Mapping[str, tuple[str, ...]]] = {
     "numerical": (*COMPARISONS, "exists"),
 }
 
-_COMPARISON = re.compile(r"(>=?|<=?|==?)\s*(-?[0-9]+(?:[.][0-9]+)?)")
+_COMPARISON = re.compile(r"(>=?|<=?|==?)\s*(-?(?:0|[1-9][0-9]*)(?:[.][0-9]+)?)")
 OTHER_OPERATORS: Final = {
     ">": "gt",
     ">=": "gte",
@@ -147,7 +147,8 @@ class _Parser:
         path = (*path, field)
         if not isinstance(operators, Mapping) or not operators:
             words = f"a condition is an object with operators of a {kind} field: {', '.join(OPERATORS[kind])}"
-            raise FilterProblem(path, f"{words}; write {example(field, kind)}", "filter_condition")
+            meant = condition(field, 2000 if kind == NUMBER else "Drama")
+            raise FilterProblem(path, f"{words}; write {meant}", "filter_condition")
         operands = [(key, _operand(key, operators[key], kind, path)) for key in sorted(operators, key=str)]
         return ("field", field, tuple(operands))
 
@@ -172,12 +173,6 @@ def group_hint(name: object) -> str:
     """Return a hint if `name` is a group of other query languages, such as `and`, or "" for other names."""
     group = _OTHER_GROUPS.get(str(name)[:64].lower())
     return f'`{name}` is written `{group}`: {{"{group}": [...]}}' if group else ""
-
-
-def example(field: str, kind: str) -> str:
-    """Return a valid condition on a field, as JSON."""
-    operators = {"eq": 2000} if kind == "numerical" else {"any": ["Drama"]}
-    return json.dumps({field: operators}, ensure_ascii=False)
 
 
 def _no_node(tree: object) -> str:
@@ -332,8 +327,8 @@ def _compared_kind(operators: object, path: Place) -> str | None:
     if not isinstance(operators, Mapping) or not operators:
         words = f"a condition is a mapping of operators to values: {', '.join(_OPERATORS)}"
         group = group_hint(path[-1]) if isinstance(operators, list) else ""
-        meant = json.dumps(condition(str(path[-1]), operators), ensure_ascii=False)
-        raise FilterProblem(path, group or f"{words}; write {meant}", "filter_condition")
+        words += f"; write {condition(str(path[-1]), operators)}"
+        raise FilterProblem(path, group or words, "filter_condition")
     for operator in operators:
         if operator not in _OPERATORS:
             raise FilterProblem((*path, str(operator)[:64]), _refusal(operator), "filter_operator")
@@ -344,16 +339,16 @@ def _compared_kind(operators: object, path: Place) -> str | None:
     return next(iter(kinds), None)
 
 
-def condition(column: str, value: object) -> dict[str, dict[str, object]]:
-    """Return the condition that an author means by a column with a value, such as `rating: ">= 4"`."""
+def condition(column: str, value: object) -> str:
+    """Return, as JSON, the condition that an author means by a column with a value, such as `rating: ">= 4"`."""
     compared = _COMPARISON.fullmatch(value.strip()) if isinstance(value, str) else None
-    if compared is not None:
-        number = float(compared[2])
-        return {column: {OTHER_OPERATORS[compared[1]]: int(number) if number.is_integer() else number}}
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return {column: {"eq": value}}
     texts = [text for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)]
-    return {column: {"any": texts or ["Drama"]}}
+    meant: dict[str, object] = {"any": texts or ["Drama"]}
+    if compared is not None:
+        meant = {OTHER_OPERATORS[compared[1]]: json.loads(compared[2])}
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        meant = {"eq": value}
+    return json.dumps({column: meant}, ensure_ascii=False)
 
 
 def _refusal(operator: object) -> str:

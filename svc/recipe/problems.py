@@ -19,7 +19,7 @@ from pydantic_core import ErrorDetails
 from svc.logs import redact_text
 from svc.names import NAME_PATTERN
 from svc.recipe.filter_tree import condition
-from svc.recipe.schema import TIME_FORMAT_PATTERN, Cleansing, InteractionSchema, Output, Promotion, Recipe
+from svc.recipe.schema import TIME_FORMAT_PATTERN, Cleansing, InteractionSchema, Promotion, Recipe
 from svc.recipe.serving_schema import ItemMetadata, Serving, ServingBoost
 from svc.recipe.source_options import (
     BUILT_IN_OPTIONS,
@@ -27,9 +27,10 @@ from svc.recipe.source_options import (
     DSN_PATTERN,
     SHA256_PATTERN,
     TYPES,
-    BigQueryOptions,
     CsvOptions,
     FileOptions,
+    Located,
+    QueryOptions,
     SourceSpec,
     SqlOptions,
 )
@@ -43,17 +44,13 @@ _COLUMN = "_column"
 _VALUED = re.compile("weight|rating|score|strength|value", re.IGNORECASE)
 _PLAIN_WORDS = {
     "string_type": "must be text (in quotes if it looks like a number, yes or no)",
-    "int_type": "must be a whole number",
-    "int_parsing": "must be a whole number",
-    "int_from_float": "must be a whole number",
-    "float_type": "must be a number",
-    "float_parsing": "must be a number",
-    "bool_type": "must be true or false",
-    "bool_parsing": "must be true or false",
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "must be a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "must be a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "must be true or false"),
     "string_too_short": "must not be empty",
+    "too_short": "must have at least one entry",
     "tuple_type": "must be a list",
-    "model_type": "must be a mapping of keys to values",
-    "dict_type": "must be a mapping of keys to values",
+    **dict.fromkeys(("model_type", "dict_type"), "must be a mapping of keys to values"),
     "timezone_aware": "must have a zone, as in 2026-12-24T18:00:00Z or 2026-12-24T18:00:00+01:00",
 }
 PATTERNS_IN_WORDS: Mapping[str, str] = {
@@ -65,19 +62,15 @@ PATTERNS_IN_WORDS: Mapping[str, str] = {
     DELIMITER_PATTERN: "must be one ASCII character, or up to eight without a backslash, and no quote or line end",
     DSN_PATTERN: "must be the name of a variable that begins with SVC_RECIPE_",
 }
-_MAIN_KEYS: Mapping[str, tuple[str, ...]] = {
-    "split": ("scheme", "heldout_ratio"),
-    "promotion": ("mode",),
-    "training": ("algorithms",),
-    "max_change": ("n_rows", "n_users", "n_items"),
-}
-"""The keys of each block that users often shorten to the value of one of them, besides blocks with one required key."""
+_SHORTENED = ("split", "promotion", "training", "max_change")
+"""The blocks that users often shorten to the value of one of their first keys, besides those with one required key."""
 _LABELS = "{'name': 'genres', 'kind': 'categorical'}"
 _ITEM_TABLE = "{'source': {'type': 'csv', 'path': 'items.csv'}, 'id_column': 'item_id', "
 _SIDE = f"{_ITEM_TABLE}'columns': [{_LABELS}]}}"
 _FORMS: Mapping[str, str] = {
+    "source": "{'type': 'csv', 'path': 'data.csv'}",
     "schema": "{'user_column': 'user_id', 'item_column': 'item_id'}",
-    **dict.fromkeys(("where", "hide"), "{'rating': {'gte': 4}}"),
+    **dict.fromkeys(("where", "hide", "filter"), "{'genres': {'any': ['Drama']}}"),
     "forget": "{'source': {'type': 'csv', 'path': 'forget.csv'}, 'id_column': 'user_id'}",
     "event_weights": "{'view': 1, 'buy': 3}",
     "item_metadata": f"{_ITEM_TABLE}'fields': ['title']}}",
@@ -87,7 +80,6 @@ _FORMS: Mapping[str, str] = {
     "columns": f"{_LABELS}, or with kind multi_label, numerical, text or vector",
     "search_space": "{'IALS': {'n_components': [16, 64]}}",
     "per_algorithm_trials": "{'IALS': 20}",
-    "filter": "{'genres': {'any': ['Drama']}}",
     "availability": f"{_ITEM_TABLE}'mode': 'allow'}}",
     "new_items": "{'source': {'type': 'csv', 'path': 'new.csv'}}",
     "popular": "{'half_life': '7d'}, or with window",
@@ -97,27 +89,21 @@ _FORMS: Mapping[str, str] = {
     "dtype": "{'year': 'int'}",
 }
 """An example of each block and mapping by its key, as YAML that is a Python expression too."""
-_LEFT_OUT: Mapping[str, str] = {
-    "algorithms": "leave it out for the usual ones",
-    "parallelism": "leave it out for all cores",
-    "fields": "name each column, as in ['title', 'price']",
-}
 _AUTOMATIC = re.compile("all|any|auto|automatic|default|every|everything|max|[*]|-1", re.IGNORECASE)
 """Words for an automatic choice, which svc makes if the key is left out."""
 _BOOST = "a boost names its items by a filter: {filter: {genres: {any: [Drama]}}, factor: 2}"
 _TABLE = "a table belongs under `source`, as source: {type: csv, path: items.csv}"
-_SPLIT_NAMES: Mapping[str, tuple[str, ...]] = {
-    "heldout_ratio": ("test_size", "test_ratio", "holdout", "ratio"),
-    "scheme": ("type", "method", "strategy", "kind", "by"),
-}
-"""Names in other products for keys of the block `split`."""
 _DSN = "write dsn_env: SVC_RECIPE_DSN and export SVC_RECIPE_DSN=postgresql://..."
 _ELSEWHERE: tuple[tuple[type[BaseModel], tuple[str, ...], str], ...] = (
     (ServingBoost, ("field", "value"), _BOOST),
     (ItemMetadata, ("item_id_column",), "here it is called `id_column`"),
     (ItemMetadata, ("type", "path"), _TABLE),
-    (Split, _SPLIT_NAMES["heldout_ratio"], "the share of each history that is held out is `heldout_ratio`"),
-    (Split, _SPLIT_NAMES["scheme"], "it is `scheme`"),
+    (
+        Split,
+        ("test_size", "test_ratio", "holdout", "ratio"),
+        "in `split`, the share of each history that is held out is `heldout_ratio`",
+    ),
+    (Split, ("type", "method", "strategy", "kind", "by"), "it is `scheme`"),
     (InteractionSchema, ("timestamp", "date", "datetime", "ts", "when"), "it is `time_column`"),
     (InteractionSchema, ("user_id", "customer", "customer_id"), "it is `user_column`"),
     (InteractionSchema, ("item_id", "product", "product_id"), "it is `item_column`"),
@@ -127,25 +113,17 @@ _ELSEWHERE: tuple[tuple[type[BaseModel], tuple[str, ...], str], ...] = (
     (Training, ("k", "top_k", "topk", "n"), "it is `cutoff`"),
     (Training, ("epochs", "hyperparameters", "params", "parameters"), "`search_space` bounds what is searched"),
     (CsvOptions, ("sep", "separator"), "it is `delimiter`"),
-    (FileOptions, ("file", "filename", "url", "uri"), "it is `path`"),
+    (Located, ("file", "filename", "url", "uri", "artifact"), "it is `path`"),
     (FileOptions, ("columns", "usecols"), "svc reads only the columns that the recipe names"),
     (Serving, ("limit", "k", "top_k", "n"), "each request gives its own `limit`; `limits` bounds items of one kind"),
-    (BigQueryOptions, ("table", "dataset"), "select from it in `query`"),
-    (SqlOptions, ("table",), "select from it in `query`"),
+    (QueryOptions, ("table", "dataset"), "select from it in `query`"),
     (SqlOptions, ("url", "dsn", "connection", "connection_string"), _DSN),
-    (Output, ("file", "filename", "artifact"), "it is `path`"),
     (Recipe, ("data", "dataset", "input"), "it is `source`"),
     (Recipe, ("filter", "filters", "where"), "`cleansing.where` filters rows, `serving.filter` recommendations"),
 )
 _NAMES_ELSEWHERE = {(model, name): text for model, names, text in _ELSEWHERE for name in names}
 """svc's name for each key of other products, by block."""
 _OWN_KEY = re.compile("(.* )`([a-z_]+)`")
-_EXAMPLES: Mapping[tuple[type[BaseModel], str], str] = {
-    (Recipe, "source"): "{'type': 'csv', 'path': 'data.csv'}",
-    (Recipe, "schema"): _FORMS["schema"],
-    (SourceSpec, "type"): f"one of {TYPES}",
-}
-"""An example value for each key that is often missing."""
 _UNITS = {
     **dict.fromkeys(("sec", "secs", "second", "seconds", "unix", "epoch", "timestamp"), "s"),
     **dict.fromkeys(("milli", "millis", "millisecond", "milliseconds"), "ms"),
@@ -155,7 +133,6 @@ _UNITS = {
 """svc's units of time, by other names for them."""
 _RANKED = re.compile("([a-z]+)@([0-9]+)")
 _DURATION = re.compile("([0-9]+(?:[.][0-9]+)?) *(min|[hdwy])[a-z]*")
-_BOUNDS = (("low", "high"), ("min", "max"), ("lower", "upper"), ("from", "to"), ("start", "end"))
 _MAX_CHANGED = 400
 """Longest value that a message shows in another form."""
 _CSV = (".csv", ".tsv", ".txt", ".gz", ".zip")
@@ -291,9 +268,9 @@ def _line(loc: Path, items: list[ErrorDetails], tree: Any, model: type[BaseModel
 
 def _example(key: str, model: type[BaseModel] | None) -> str:
     """Return a hint with a value for a missing key, or ""."""
-    if model is SqlOptions and key == "dsn_env":
-        return f"; {_DSN}"
-    return f"; write {_EXAMPLES[model, key]}" if model is not None and (model, key) in _EXAMPLES else ""
+    if model is SourceSpec or (model is SqlOptions and key == "dsn_env"):
+        return f"; write one of {TYPES}" if key == "type" else f"; {_DSN}"
+    return f"; write {_FORMS[key]}" if model is Recipe and key in _FORMS else ""
 
 
 def _expectation(item: ErrorDetails, value: Any) -> str:
@@ -348,11 +325,16 @@ def _way_out(item: ErrorDetails, loc: Path, tree: Any, model: type[BaseModel]) -
     if kind == "literal_error" and (ranked := _RANKED.fullmatch(str(value))):
         return f"; write `metric: {ranked[1]}` and `training.cutoff: {ranked[2]}`"
     if not isinstance(value, Mapping | list) and _AUTOMATIC.fullmatch(str(value)):
-        return f"; {_LEFT_OUT.get(key, 'leave it out for the default')}" if loc[-1] == key else ""
+        words = "name each column" if key == "fields" else "leave it out for the default"
+        return f"; {words}" if loc[-1] == key else ""
     for meant in _candidates(value, kind, block, key):
         if accepts(tree, model, loc, meant):
             days = " for days" if meant == f"{value}d" else ""
-            return f"; did you mean {meant}?" if kind == "string_pattern_mismatch" else f"; write {_flow(meant)}{days}"
+            return (
+                f"; did you mean {meant}?"
+                if kind == "string_pattern_mismatch"
+                else f"; write {_quoted(meant) if isinstance(meant, str) else meant}{days}"
+            )
     form, note, more = _FORMS.get(key, "").partition(", or with ")
     if not form or kind not in ("tuple_type", "model_type", "dict_type"):
         return f"; its keys are {', '.join(_keys(block))}" if block is not None and kind == "model_type" else ""
@@ -375,7 +357,7 @@ def _candidates(value: Any, kind: str, model: type[BaseModel] | None, key: str) 
         yield {name: inner for part in value for name, inner in part.items()}
         yield {"all": value}
     elif kind == "dict_type" and (compared := re.fullmatch(r"(\w{1,64}) ?([<>=]{1,2} ?-?[0-9.]{1,20})", text)):
-        yield condition(compared[1], compared[2])
+        yield json.loads(condition(compared[1], compared[2]))
     elif kind == "string_type" and isinstance(value, int | float) and not isinstance(value, bool):
         yield from (text, f"{text}d")
     elif duration is not None and kind.startswith(("string_pattern", "float")):
@@ -392,37 +374,31 @@ def _as_lists(value: Any, model: type[BaseModel] | None) -> Iterator[Any]:
         yield [value, value]  # bounds of a parameter with one possible value
     elif isinstance(value, Mapping) and model is not None:
         yield [dict(zip(_required(model), pair, strict=False)) for pair in value.items()]
-    elif isinstance(value, Mapping):
-        yield from ([value[low], value[high]] for low, high in _BOUNDS if value.keys() == {low, high})
+    elif isinstance(value, Mapping) and value.keys() in ({"low", "high"}, {"min", "max"}):
+        yield [value[key] for key in sorted(value, key=["low", "min", "high", "max"].index)]
 
 
 def _as_blocks(value: Any, model: type[BaseModel], key: str) -> Iterator[Mapping[str, Any]]:
     """Yield blocks that an author may mean by the value of their main key, or by a list of columns."""
+    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], Mapping):
+        yield value[0]
+    if model is SourceSpec and isinstance(value, str):
+        table = TYPES_OF_TABLES.get(PurePath(value).suffix.lower())
+        yield {"type": table, "path": value} if table else {"type": value if value in BUILT_IN_OPTIONS else None}
     if model is SourceSpec:
-        table = TYPES_OF_TABLES.get(PurePath(str(value)).suffix.lower())
-        yield from [{"type": table, "path": value}] if table else [{"type": value}] if value in BUILT_IN_OPTIONS else []
         return
     names = value.split(",") if isinstance(value, str) else value
     if model is InteractionSchema and isinstance(names, list) and len(names) > 1:
         yield dict(zip(_keys(model), (str(name).strip() for name in names), strict=False))
     required, main = _required(model), _main_value(value, model)
-    keys = _MAIN_KEYS.get(key, required if len(required) == 1 else ())
+    keys = _keys(model)[:3] if key in _SHORTENED else required if len(required) == 1 else ()
     for meant in (main, [main], f"{main}d") if keys else ():
         yield dict.fromkeys(keys, meant)
-        yield from ({key: meant} for key in keys)
+        yield from ({key: meant} for key in keys[:2])
 
 
 def _required(model: type[BaseModel]) -> tuple[str, ...]:
     return tuple(name for name, field in model.model_fields.items() if field.is_required())
-
-
-def _flow(value: Any) -> str:
-    """Return `value` as YAML in one line that is a Python expression too."""
-    if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{_flow(key)}: {_flow(inner)}' for key, inner in value.items())}}}"
-    if isinstance(value, list):
-        return f"[{', '.join(map(_flow, value))}]"
-    return _quoted(value) if isinstance(value, str) else str(value)
 
 
 def _quoted(text: str) -> str:
@@ -497,9 +473,9 @@ def name_elsewhere(model: type[BaseModel], key: str) -> str | None:
     return next((text for base in model.__mro__ if (text := _NAMES_ELSEWHERE.get((base, key)))), None)
 
 
-def split_key(key: str) -> str | None:
-    """Return the key of the block `split` that other products call `key`, or None."""
-    return next((own for own, names in _SPLIT_NAMES.items() if key in names), None)
+def advice(key: str, value: Any, model: type[BaseModel]) -> str:
+    """Return a hint at the key of `model` that an author means by an unknown one, or ""."""
+    return _unknown_key((key,), {key: value}, model).partition("allowed: ")[0].strip()
 
 
 def _home_of(key: str, model: type[BaseModel], prefix: str) -> str | None:

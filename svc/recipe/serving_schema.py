@@ -9,18 +9,8 @@ from pydantic import AfterValidator, AwareDatetime, Field, ValidationInfo, field
 
 from svc.names import NAME_PATTERN
 from svc.recipe.filter_tree import GROUPS, FilterProblem, Kind, parse_filter
-from svc.recipe.source_options import (
-    Block,
-    Delimiter,
-    Located,
-    Name,
-    Number,
-    SourceSpec,
-    Whole,
-    unique_by_name,
-    unique_names,
-)
-from svc.recipe.training_schema import Age, seconds
+from svc.recipe.source_options import Block, Located, Name, Number, SourceSpec, Whole, unique_by_name, unique_names
+from svc.recipe.training_schema import Age, Delimiter, seconds
 
 RecipeName = Annotated[str, Field(pattern=NAME_PATTERN)]
 RESERVED_FIELDS = frozenset({"item_id", "score"})  # keys that every recommended item already has

@@ -54,7 +54,6 @@ def no_word(delimiter: object) -> object:
     return delimiter
 
 
-Delimiter = Annotated[str, Field(min_length=1, max_length=8), BeforeValidator(no_word)]
 Sha256 = Annotated[str, StringConstraints(pattern=SHA256_PATTERN, to_lower=True)]
 
 

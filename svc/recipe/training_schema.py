@@ -23,7 +23,6 @@ from svc.recipe.algorithms import (
 from svc.recipe.filter_tree import Kind
 from svc.recipe.source_options import (
     Block,
-    Delimiter,
     Name,
     Number,
     Positive,
@@ -31,6 +30,7 @@ from svc.recipe.source_options import (
     Whole,
     bare_off,
     each_once,
+    no_word,
     unique_by_name,
     unique_names,
 )
@@ -49,6 +49,7 @@ Metric = Annotated[
     BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value),
 ]
 Scheme = Literal["random", "time_user", "time_global", "leave_one_out"]
+Delimiter = Annotated[str, Field(min_length=1, max_length=8), BeforeValidator(no_word)]
 Seed = Annotated[Whole, Field(ge=0, lt=2**32)]
 Seconds = Annotated[Number, Field(gt=0)]
 Algorithm = Annotated[str, AfterValidator(canonical_name)]

@@ -204,7 +204,7 @@ class CsvSource(TableSource[CsvOptions]):
         wanted = [name for name in dict.fromkeys(self._context.columns or names) if name not in hive]
         hint = header_hint(names, self._config.delimiter)
         if not hint and self._config.header is not None and not any(name.strip() in wanted for name in names):
-            hint = "; for a file without a header row set `header: null`"
+            hint = _first_line_hint(names[0]) or "; for a file without a header row set `header: null`"
         if any(name not in names for name in wanted):
             hint = self._shape(file) or hint
         with_dtype = [name for name in self._config.dtype if name not in hive]
@@ -351,3 +351,10 @@ def _parser_errors(file: DataFile, find: Callable[[], str | None] = lambda: None
 def _encoding_hint(file: DataFile) -> str:
     file.file.seek(0)
     return encoding_hint(file.file.read(64))
+
+
+def _first_line_hint(line: str) -> str:
+    """Return a hint for a first line that is no header, or ""."""
+    if line.lstrip().startswith("<"):
+        return "; this is a page of HTML or XML, not a table: is the address right?"
+    return "; set `skip_rows: 1` to skip the line above the header" if line.startswith(("#", "sep=")) else ""

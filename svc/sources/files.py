@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, cast
 
 from svc import events, logs
 from svc.errors import DataSourceError, FetchError, FetchTooLarge, SourceTooLarge
+from svc.local_paths import failure
 from svc.logs import redact_text
 from svc.net import HttpRules, RemoteResponse, exchange
 from svc.recipe.paths import Location
@@ -294,7 +295,7 @@ def _spool(where: str) -> Iterator[BinaryIO]:
         if error.errno not in _NO_ROOM:
             raise
         raise DataSourceError(
-            f"{tempfile.gettempdir()} (TMPDIR) cannot hold a copy of {where}: {error.strerror}"
+            f"{tempfile.gettempdir()} (TMPDIR) cannot hold a copy of {where}: {failure(error, tempfile.gettempdir())}"
         ) from error
 
 

@@ -6,12 +6,21 @@ import hashlib
 import io
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from svc.artifact import keys as keys_module
 from svc.artifact import layout
-from svc.artifact.keys import SigningKeys, development_keys, fingerprint, is_development, parse_signing_keys, verify
+from svc.artifact.keys import (
+    SigningKeys,
+    development_keys,
+    fingerprint,
+    is_development,
+    load_signing_keys,
+    parse_signing_keys,
+    verify,
+)
 from svc.errors import ConfigError, SignatureMismatch, UnknownKid
 from svc.settings import Settings
 
@@ -217,3 +226,11 @@ def test_malformed_lists_of_public_keys_are_refused(signing: str, verify_keys: s
     with pytest.raises(ConfigError, match=f"SVC_VERIFY_KEYS: .*{words}") as caught:
         keys_with(signing, verify_keys)
     assert A not in caught.value.message
+
+
+def test_a_broken_file_of_keys_is_named(tmp_path: Path) -> None:
+    """The message names the variable and the file that hold the faulty entry."""
+    file = tmp_path / "keys"
+    file.write_text("nonsense\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=f"^SVC_SIGNING_KEYS_FILE: {file}: entry 1 has no valid kid"):
+        load_signing_keys(Settings(signing_keys_file=str(file)))

@@ -313,6 +313,8 @@ def test_a_full_disk_for_the_temporary_file_is_a_clear_error(
     def no_room(out: BinaryIO) -> Written:
         raise OSError(28, "No space left on device")
 
-    with pytest.raises(ArtifactWriteError, match="No space left on device; see TMPDIR"):
+    with pytest.raises(
+        ArtifactWriteError, match=r"No space left on device \([0-9,]+ bytes are free in .+\); see TMPDIR"
+    ):
         web_store.publish(no_room, "always_overwrite")
     assert web_place.requests == []

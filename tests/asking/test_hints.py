@@ -61,4 +61,7 @@ def test_an_unknown_path_below_a_recipe_lists_its_verbs(path: str, meant: str) -
     message = hints.unknown_path(path, NAMES)
     listed = ", ".join(f":{name}" for name in NAMES)
     assert message == (f"nothing is served at this path; {meant}a recipe has {listed}, GET /popular, /items, /somebody")
-    assert hints.unknown_path("/v2/anything", NAMES) == ""
+    for elsewhere in ("/v1/books:recommend", "/recommend", "/health", "/v1/health/ready/"):
+        assert hints.unknown_path(elsewhere, NAMES).endswith(
+            "; there are /v1/recipes/NAME:recommend and /v1/health/ready, without a slash behind"
+        )

@@ -111,7 +111,11 @@ MESSAGES: dict[str, tuple[str, object, str]] = {
         {"item_id": "i1"},
         "item_id: unknown field of this verb; :recommend-related takes seed_items",
     ),
-    "a seed by its id": (RELATED, {"item_id": "i1"}, "item_id: unknown field; did you mean seed_items?"),
+    "a seed by its id": (
+        RELATED,
+        {"item_id": "i1"},
+        "item_id: unknown field; did you mean seed_items? its value has another form",
+    ),
     "a user asked about": (RELATED, {"user_id": "u1"}, "user_id: unknown field of this verb; :recommend takes user_id"),
     "a misspelt key of a limit": (
         RECOMMEND,

@@ -230,7 +230,7 @@ def test_errors_name_the_argument_its_value_and_the_way_out(spoil: Any, options:
 
 def test_misspelt_options_and_times_without_a_unit_are_refused() -> None:
     """The error suggests the nearest option, or names the unit in which the times are near today."""
-    with pytest.raises(RecipeError, match="no argument 'n_trial'; did you mean n_trials"):
+    with pytest.raises(RecipeError, match="no argument 'n_trial'; did you mean `n_trials`"):
         svc.train(sales(), n_trial=3)
     with pytest.raises(TimeUnitRequired, match=r"1600000000 is a time near today in s.*time_unit=\.\.\."):
         svc.train(sales().assign(when=1_600_000_000), time="when", **SMALL)

@@ -48,6 +48,13 @@ REQUESTS: list[tuple[str, object, str]] = [
     (RECOMMEND, {**U1, "k": 3}, "did you mean limit?"),
     (RECOMMEND, {**U1, "num_results": 3}, "did you mean limit?"),
     (RECOMMEND, {**U1, "exclude": ["i1"]}, "did you mean exclude_items?"),
+    (RECOMMEND, {**U1, "exclude_seen": False}, "seen items are left out unless include_seen is true"),
+    (RECOMMEND, {**U1, "include_metadata": False}, "answers carry the fields of the recipe's item_metadata"),
+    (RECOMMEND, {**U1, "genres": ["Drama"]}, 'belongs in filter, as in {"genres": {"any": ["Drama"]}}'),
+    (RECOMMEND, {**U1, "count": "5"}, "did you mean limit? its value has another form"),
+    (RECOMMEND, {**U1, "limit_": [1]}, "unknown field; the API reference"),
+    ("/v1/movies:recommend", U1, "there are /v1/recipes/NAME:recommend"),
+    ("/v1/recipes/movies:recommend/", U1, "did you mean :recommend?"),
     (RECOMMEND, {**U1, "filters": {"genres": {"any": ["War"]}}}, "did you mean filter?"),
     (RECOMMEND, {"item_id": "i1"}, ":recommend-related takes seed_items"),
     (RELATED, {"item_id": "i1"}, "did you mean seed_items?"),
@@ -99,7 +106,7 @@ REQUESTS: list[tuple[str, object, str]] = [
         {"user_id": "stranger"},
         "fallback: popular answers anyway, history takes items that the user has chosen",
     ),
-    (RECOMMEND, {"history": "i1"}, "history: Input should be a valid array"),
+    (RECOMMEND, {"history": "i1"}, 'history: Input should be a valid array, as in ["i1"]'),
     (RECOMMEND, {"history": ["i1", 7]}, 'history.1: Input should be a valid string; ids are strings: "17"'),
     (RECOMMEND, {"history": [{"item_id": "i1", "rating": 5}]}, "without other keys"),
     (
@@ -274,6 +281,9 @@ RECIPES: list[tuple[dict[str, Any] | str, str]] = [
     ({"source": {"type": "csv", "path": "$HOME/a.csv"}}, "write the whole path, or ${SVC_RECIPE_NAME}"),
     ({"output": {"path": "~/a.svc"}}, "`~` and `$NAME` are not expanded here"),
     ({"source": "bigquery"}, "write {'type': 'bigquery'}"),
+    ({"source": "sales"}, "as in {'type': 'csv', 'path': 'data.csv'}"),
+    ({"source": [{"type": "csv", "path": "a.csv"}]}, "write {'path': 'a.csv', 'type': 'csv'}"),
+    ({"source": ["a.csv", "b.csv"]}, "as in {'type': 'csv', 'path': 'data.csv'}"),
     ({"schema": ["u", "i", "t"]}, "write {'user_column': 'u', 'item_column': 'i', 'time_column': 't'}"),
     ({"schema": "u, i"}, "write {'user_column': 'u', 'item_column': 'i'}"),
     ({"schema": "u"}, "as in {'user_column': 'user_id', 'item_column': 'item_id'}"),
@@ -281,9 +291,9 @@ RECIPES: list[tuple[dict[str, Any] | str, str]] = [
     ({"training": {"split": "stratified"}}, "its keys are scheme, heldout_ratio"),
     ({"training": ["IALS"]}, "write {'algorithms': ['IALS']}"),
     ({"training": {"algorithms": "IALS, TopPop"}}, "write ['IALS', 'TopPop']"),
-    ({"training": {"algorithms": "all"}}, "leave it out for the usual ones"),
-    ({"training": {"parallelism": "auto"}}, "leave it out for all cores"),
-    ({"training": {"parallelism": -1}}, "leave it out for all cores"),
+    ({"training": {"algorithms": "all"}}, "leave it out for the default"),
+    ({"training": {"parallelism": "auto"}}, "leave it out for the default"),
+    ({"training": {"parallelism": -1}}, "leave it out for the default"),
     ({"training": {"n_trials": "auto"}}, "leave it out for the default"),
     ({"training": {"timeout_seconds": "10m"}}, "must be a number; found the text '10m'"),
     ({"training": {"timeout_seconds": "10min"}}, "write 600"),
@@ -301,7 +311,7 @@ RECIPES: list[tuple[dict[str, Any] | str, str]] = [
     ({"cleansing": {"where": {"event": "buy"}}}, 'write {"event": {"any": ["buy"]}}'),
     ({"cleansing": {"where": {"event": ["buy", "view"]}}}, 'write {"event": {"any": ["buy", "view"]}}'),
     ({"cleansing": {"where": "stars > 3"}}, "write {'stars': {'gt': 3}}"),
-    ({"cleansing": {"where": "good ones"}}, "as in {'rating': {'gte': 4}}"),
+    ({"cleansing": {"where": "good ones"}}, "as in {'genres': {'any': ['Drama']}}"),
     ({"cleansing": {"where": [{"a": {"gte": 4}}]}}, "write {'a': {'gte': 4}}"),
     (
         {"cleansing": {"where": [{"a": {"gte": 4}}, {"b": {"any": ["x"]}}]}},
@@ -313,7 +323,7 @@ RECIPES: list[tuple[dict[str, Any] | str, str]] = [
     ({"features": ["genres"]}, "as in {'item': {'source': {'type': 'csv', 'path': 'items.csv'}"),
     ({"features": {"item": "books.csv"}}, "as in {'source': {'type': 'csv', 'path': 'books.csv'}"),
     ({"item_metadata": {**METADATA, "fields": "title, author"}}, "write ['title', 'author']"),
-    ({"item_metadata": {**METADATA, "fields": "all"}}, "name each column, as in ['title', 'price']"),
+    ({"item_metadata": {**METADATA, "fields": "all"}}, "name each column"),
     (
         {"item_metadata": {**METADATA, "filter_fields": {"a": "numerical"}}},
         "write [{'name': 'a', 'kind': 'numerical'}]",
@@ -349,7 +359,10 @@ RECIPES: list[tuple[dict[str, Any] | str, str]] = [
     ({"training": {"n_trials": 0}}, "greater than or equal to 1"),
     ({"training": {"n_trials": True}}, "must be a whole number; found true"),
     ({"training": {"n_jobs": 4}}, "it is `parallelism`"),
-    ({"training": {"n_jobs": -1}}, "it is `parallelism`, which must be greater than or equal to 1; leave it out for"),
+    (
+        {"training": {"n_jobs": -1}},
+        "it is `parallelism`, which must be greater than or equal to 1; leave it out for the default",
+    ),
     ({"training": {"split": {"test_size": "20%"}}}, "is `heldout_ratio: 0.2`"),
     ({"training": {"random_state": 1}}, "it is `seed`"),
     ({"training": {"k": 10}}, "it is `cutoff`"),
@@ -467,6 +480,9 @@ def test_every_suggested_key_and_value_is_valid_at_the_suggested_place(more: dic
 
 COMMANDS: list[tuple[list[str], int, str]] = [
     (["trian", "r.yaml"], 2, "train"),
+    (["--verbose", "train", "r.yaml"], 2, "options stand behind the command, as in `svc train --verbose`"),
+    (["train", "r.yaml", "--trials", "3"], 2, "write it in the recipe, at `training.n_trials`"),
+    (["recommend", "r.yaml", "--user", "u1"], 2, "`--users` takes a file with an id in each line"),
     (["train", "absent.yaml"], 2, "absent.yaml"),
     (["train"], 2, "RECIPE"),
     (["serve"], 2, "--recipes"),
@@ -557,6 +573,8 @@ TABLES: list[tuple[str, str, str, str, int, str]] = [
     (INTERACTIONS, "id,year\ni1,1999\n", PLAIN, "", 3, "has no column item; it has id, year (code"),
     ("", ITEMS, PLAIN, "", 3, "rows.csv"),
     (INTERACTIONS.replace(",", ";"), ITEMS, PLAIN, "", 3, "delimiter"),
+    ("<!DOCTYPE html>\n<p>Gone</p>\n", ITEMS, PLAIN, "", 3, "this is a page of HTML or XML, not a table"),
+    (f"# of May\n{INTERACTIONS}", ITEMS, PLAIN, "", 3, "set `skip_rows: 1` to skip the line above the header"),
     (INTERACTIONS.split("\n", 1)[1], ITEMS, PLAIN, "", 3, "header: null"),
     (INTERACTIONS, ITEMS, "{user_column: User, item_column: item}", "", 3, "did you mean 'user'? it has user, item"),
     (INTERACTIONS, ITEMS, TIMED, "", 3, "has no column when; it has user, item (code"),
@@ -640,13 +658,15 @@ TRAININGS: list[tuple[Any, dict[str, Any], str]] = [
     (FRAME, {"time": "when"}, "it has user_id, item_id, ts"),
     (FRAME, {"time": "ts"}, "svc.train(..., time_unit=...)"),
     (FRAME, {"time": "ts", "time_unit": "sec"}, "did you mean 's'?"),
-    (FRAME, {"n_trial": 3}, "did you mean n_trials?"),
-    (FRAME, {"algorithm": "IALS"}, "did you mean algorithms?"),
+    (FRAME, {"n_trial": 3}, "did you mean `n_trials`?"),
+    (FRAME, {"algorithm": "IALS"}, "did you mean `algorithms: ['IALS']`?"),
+    (FRAME, {"limit": 4}, "the page on recipes lists the valid arguments"),
+    (FRAME.set_index("user_id"), {}, "'user_id' is the index of data: give data.reset_index()"),
     (FRAME, {"algorithms": "IALS"}, "write ['IALS']"),
     (FRAME, {"metric": "ndcg@10"}, "write `metric: ndcg` and `training.cutoff: 10`"),
     (FRAME, {"split": "temporal"}, "write {'scheme': 'time_user'}"),
     (FRAME, {"random_state": 1}, "it is `seed`"),
-    (FRAME, {"test_size": 0.2}, "write split={'heldout_ratio': 0.2}"),
+    (FRAME, {"test_size": 0.2}, "in `split`, the share of each history that is held out is `heldout_ratio`"),
     (FRAME, {"k": 5}, "it is `cutoff`"),
     (FRAME, {"user_column": "user_id"}, "did you mean user?"),
     (FRAME, {"name": "my model"}, "letters, digits, hyphens and underscores"),
@@ -715,3 +735,17 @@ def test_errors_of_questions_in_python_name_the_remedy() -> None:
         with pytest.raises(SvcError) as caught:
             call()
         assert told in caught.value.message
+
+
+def test_names_of_other_libraries_get_a_hint_in_python() -> None:
+    """Attributes and arguments that svc lacks name what svc has, and a result of a training can be judged."""
+    rows = [(f"u{user}", f"i{item}") for user in range(30) for item in range(30) if (user + item) % 3]
+    table = pd.DataFrame(rows, columns=["user_id", "item_id"])
+    result = svc.train(table, algorithms=["TopPop"], n_trials=1, progress=False)
+    for owner in (svc, result, result.recommender):
+        with pytest.raises(AttributeError, match=r"has no attribute 'predict': .*recommend\(user_id\)"):
+            owner.predict  # noqa: B018 - the attribute is looked up
+    with pytest.raises(TypeError, match="argument 'k'; did you mean limit"):
+        result.recommender.recommend("u1", k=5)
+    later = pd.DataFrame({"user_id": ["u0"], "item_id": ["i0"]})
+    assert svc.evaluate(result, later).n_users == 1

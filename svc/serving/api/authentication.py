@@ -46,11 +46,11 @@ def hash_api_key(plaintext: str) -> str:
     return PREFIX + digest(plaintext.encode()).hex()
 
 
-def parse_api_keys(text: str) -> dict[str, bytes]:
+def parse_api_keys(text: str, name: str = "SVC_API_KEYS") -> dict[str, bytes]:
     """Return the digests of API keys by key id (kid). `text` has entries `<kid>:sha256:<hex64>`, separated by commas.
 
-    Raises ConfigError for an invalid entry. The message has the number of the entry, and never shows the entry itself.
-    Also raises ConfigError for a key id that occurs twice.
+    Messages call the text `name`. Raises ConfigError for an invalid entry. The message has the number of the entry, and
+    never shows the entry itself. Also raises ConfigError for a key id that occurs twice.
     """
     keys: dict[str, bytes] = {}
     entries = [entry.strip() for entry in text.split(",") if entry.strip()]
@@ -58,11 +58,11 @@ def parse_api_keys(text: str) -> dict[str, bytes]:
         match = _ENTRY.fullmatch(entry)
         if match is None:
             raise ConfigError(
-                f"SVC_API_KEYS: entry {number} is not <kid>:sha256:<64 hex characters>; "
+                f"{name}: entry {number} is not <kid>:sha256:<64 hex characters>; "
                 "make one with: svc keygen --type api --kid <kid>"
             )
         if match["kid"] in keys:
-            raise ConfigError(f"SVC_API_KEYS: the kid {match['kid']!r} is listed twice")
+            raise ConfigError(f"{name}: the kid {match['kid']!r} is listed twice")
         keys[match["kid"]] = bytes.fromhex(match["digest"])
     return keys
 
@@ -72,7 +72,7 @@ def load_api_keys(settings: Settings) -> dict[str, bytes]:
 
     The entries are in SVC_API_KEYS, or in the file that SVC_API_KEYS_FILE names.
     """
-    return parse_api_keys(key_list(settings.api_keys, settings.api_keys_file, "SVC_API_KEYS"))
+    return parse_api_keys(*key_list(settings.api_keys, settings.api_keys_file, "SVC_API_KEYS"))
 
 
 def digest(plaintext: bytes) -> bytes:

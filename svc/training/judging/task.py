@@ -217,7 +217,7 @@ def _remedy(loaded: LoadedRecipe, data: TrainingData) -> str:
     plan, interactions = loaded.recipe.training.split, data.trained
     better, n_better = better_split(loaded, interactions)
     if not n_better:
-        return "No user has two items, one to learn from and one to hold out: deeper histories are needed."
+        return "No user has two items, one to learn from and one to hold out: is user_column the id of an order?"
     if plan.model_copy(update={"test_user_ratio": better.test_user_ratio}) == better:
         return f"{n_better} users are judged, which is all: deepen their histories, or raise training.cutoff."
     by_ratio = ""

@@ -21,6 +21,7 @@ from svc.artifact.keys import SigningKeys
 from svc.artifact.store import read_verified
 from svc.atomic_write import replace_file
 from svc.errors import ArtifactWriteError, ConfigError, SvcError
+from svc.local_paths import failure
 from svc.model.history import History
 from svc.progress import Progress
 from svc.recipe.algorithms import short_name
@@ -72,7 +73,7 @@ def write_report(
     try:
         replace_file(path, page.encode(), mode=0o644)
     except OSError as error:
-        raise ArtifactWriteError(f"the report {path} cannot be written: {error.strerror or error}") from error
+        raise ArtifactWriteError(f"the report {path} cannot be written: {failure(error, path.parent)}") from error
 
 
 def render(header: Mapping[str, Any], counts: Counts, earlier: Mapping[str, Any] | None = None) -> str:
