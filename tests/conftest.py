@@ -34,6 +34,13 @@ SYSTEM_FOLDERS = (Path(__file__).parent / "e2e",)
 """Folders whose tests all start processes or simulate load."""
 
 
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Tell how to run the fast tests alone, unless the command line selects tests."""
+    if config.option.file_or_dir or config.option.markexpr or config.option.keyword:
+        return None
+    return 'all tests, with those that start servers; the fast ones: nox, or pytest -m "not integration and not system"'
+
+
 def pytest_collection() -> None:
     """Disable the garbage collector: it takes a sixth of the time, and the million objects made here all stay."""
     gc.disable()

@@ -94,6 +94,19 @@ def test_only_keys_that_sign_write(shop: Path, capsys: Any, monkeypatch: Any) ->
     assert main.run(["forget", str(shop), "--user", PERSON, "--dry-run"]) == 0
 
 
+def test_versions_with_the_development_key_need_its_option(recipe: Path, capsys: Any, monkeypatch: Any) -> None:
+    """Without --dev-allow-unsigned the key is missing, and outside of SVC_ENV=development the option is refused."""
+    monkeypatch.delenv("SVC_SIGNING_KEYS")
+    forget = ["forget", str(recipe), "--user", "u7"]
+    assert main.run([*forget, "--dev-allow-unsigned"]) == 8
+    monkeypatch.setenv("SVC_ENV", "development")
+    unsigned = ["--dev-allow-unsigned", "--i-understand-this-loads-arbitrary-code"]
+    assert main.run(["train", str(recipe), "--quiet", *unsigned]) == 0
+    assert main.run(forget) == 8
+    assert main.run([*forget, "--dev-allow-unsigned"]) == 0
+    assert capsys.readouterr().out.count("was rewritten as") == 1
+
+
 def test_a_hold_and_an_ed25519_signature_stay(shop: Path, capsys: Any, monkeypatch: Any) -> None:
     """The setting decides how the new versions are signed."""
     monkeypatch.setenv("SVC_ARTIFACT_SIGNATURE", "ed25519")

@@ -1,10 +1,14 @@
-"""Tests that are skipped without an optional package are listed with the reason."""
+"""Skipped tests are listed with the reason, and pytest alone tells how to run the fast tests."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
+
+from tests.conftest import pytest_report_header
 
 TESTS = Path(__file__).parents[1]
 OPTIONAL = {
@@ -36,3 +40,15 @@ def optional_imports() -> Iterator[tuple[str, str]]:
 def test_no_test_is_skipped_for_a_package_that_its_session_could_install() -> None:
     """Only the listed tests are skipped if an optional package is missing."""
     assert set(optional_imports()) == set(OPTIONAL)
+
+
+@pytest.mark.parametrize("field", ["", "file_or_dir", "markexpr", "keyword"])
+def test_pytest_alone_tells_how_to_run_the_fast_tests(
+    field: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The header has the command, unless files, markers or names are given."""
+    for name in ("file_or_dir", "markexpr", "keyword"):
+        monkeypatch.setattr(request.config.option, name, "system" if name == field else "")
+    told = pytest_report_header(request.config)
+    assert (told is None) == bool(field)
+    assert told is None or 'pytest -m "not integration and not system"' in told
