@@ -148,13 +148,8 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=7)
-    arguments = parser.parse_args(argv)
+    arguments = parser.parse_args()
     print("\n".join(origin()))
     print(json.dumps(run(arguments), indent=1))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,32 +1,30 @@
-"""What do hostile clients cost a server, and do the others notice?
-
-    python -m benchmarks hostile                          # every attack, some four minutes
-    python -m benchmarks hostile --attacks idle,bodies --seconds 20
-
-For each attack, in one run: a quiet time, then as long under the attack, which comes from a process of its own. All the
-while four clients with a key ask for recommendations and `/v1/health` is asked a hundred times a second. A row says
-the 99th percentile of health quiet and attacked, the same of the others' answers, how many of those failed, the peak of
-the server's memory above what it had before, and its open connections at their most. Before it stands what the machine
-itself makes of a hundred requests a second: the 99th percentile of a bare ASGI application on the same HTTP library,
-asked by nobody else. The program ends with 1 if a request of the others failed or a server did not end with 0.
-"""
+"""What do hostile clients, floods of wrong keys and refused requests cost the others?"""
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
+import random
+import shutil
+import socket
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from multiprocessing.connection import Connection
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
+import numpy as np
+from scipy.stats import mannwhitneyu
+
+from benchmarks import overload
+from benchmarks.clients import ATTACKS, HEAD, MANY, attack, most_files
 from benchmarks.common import origin
-from benchmarks.hostile_clients import ATTACKS, MANY, attack, most_files
-from benchmarks.http import floor
-from benchmarks.probing import PATIENCE_S, Address, probing
-from svc.serving.api.authentication import hash_api_key, new_api_key
+from benchmarks.servers import PATIENCE_S, Address, Running, address_of, connect, floor, load, p99, probing
+from svc.serving.api.authentication import REFUSALS_PER_S, hash_api_key, new_api_key
 from tests.e2e.load import Load, only_200
 from tests.e2e.server import Server, make_home
 from tests.serving.artifacts import factor_model
@@ -88,15 +86,6 @@ class Watch:
         return int(status.split(f"{name}:")[1].split()[0]) * 1024
 
 
-def address_of(url: str) -> Address:
-    host, port = url.removeprefix("http://").split(":")
-    return host, int(port)
-
-
-def p99(seconds: list[float]) -> float:
-    return sorted(seconds)[int(len(seconds) * 0.99)] * 1e3 if seconds else float("nan")
-
-
 @contextmanager
 def watched() -> Iterator[Watch]:
     """A server of one model, with its default limits."""
@@ -108,8 +97,20 @@ def watched() -> Iterator[Watch]:
         yield Watch(stack.enter_context(Server(recipes, env=env)), key)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def attacks(parser: argparse.ArgumentParser) -> None:
+    """What do hostile clients cost a server, and do the others notice?
+
+        python -m benchmarks hostile                          # every attack, some four minutes
+        python -m benchmarks hostile --attacks idle,bodies --seconds 20
+
+    For each attack, in one run: a quiet time, then as long under the attack, which comes from a process of its own.
+    All the while four clients with a key ask for recommendations and `/v1/health` is asked a hundred times a second. A
+    row says the 99th percentile of health quiet and attacked, the same of the others' answers, how many of those
+    failed, the peak of the server's memory above what it had before, and its open connections at their most. Before it
+    stands what the machine itself makes of a hundred requests a second: the 99th percentile of a bare ASGI application
+    on the same HTTP library, asked by nobody else. The program ends with 1 if a request of the others failed or a
+    server did not end with 0.
+    """
     parser.add_argument("--attacks", default=",".join(ATTACKS), help="some of them, separated by commas")
     parser.add_argument("--seconds", type=float, default=8.0, help="of quiet, and of each attack")
     options = parser.parse_args()
@@ -131,5 +132,205 @@ def main() -> None:
     sys.exit(1 if failed else 0)
 
 
-if __name__ == "__main__":
-    main()
+FLOODS = ("wrong_keys", "malformed_keys")
+CONNECTIONS = 8
+RESAMPLINGS = 2000
+KEPT = 0.8
+"""The share of its throughput that a remembered client keeps under a flood."""
+
+
+def throughput(watch: Watch, rounds: int, seconds: int) -> bool:
+    """Print the table of the floods; True when every remembered client kept its share."""
+    with tempfile.TemporaryDirectory() as folder:
+        lua = Path(folder) / "load.lua"
+        lua.write_text(
+            'wrk.method = "POST"\nwrk.headers["Content-Type"] = "application/json"\n'
+            f'wrk.headers["X-API-Key"] = "{watch.key}"\n'
+            "request = function() return wrk.format(nil, nil, nil, "
+            "'{\"user_id\":\"u' .. math.random(0, 1999) .. '\"}') end\n"
+        )
+        url = watch.server.url + "/v1/recipes/a:recommend"
+        load(url, CONNECTIONS, 1, lua)
+        rates: dict[str, list[float]] = {name: [] for name in ("quiet", *FLOODS)}
+        for _ in range(rounds):
+            rates["quiet"].append(load(url, CONNECTIONS, seconds, lua).rate)
+            for flood in FLOODS:
+                with attack(flood, watch.key, watch.address):
+                    time.sleep(1)
+                    rates[flood].append(load(url, CONNECTIONS, seconds, lua).rate)
+    print("| flood | requests/s of the remembered client | of its quiet rate |\n|---|---|---|")
+    good = True
+    for name, found in rates.items():
+        ratio = median(rate / quiet for rate, quiet in zip(found, rates["quiet"], strict=True))
+        good &= ratio >= KEPT
+        print(f"| {name} | {median(found):,.0f} | {ratio:.0%} |", flush=True)
+    return good
+
+
+def refusal_s(client: socket.socket, key: str) -> float:
+    began = time.perf_counter()
+    client.sendall(HEAD + b"X-API-Key: %b\r\nContent-Length: 0\r\n\r\n" % key.encode())
+    answer = client.recv(65536)
+    assert answer.startswith(b"HTTP/1.1 401"), answer
+    return time.perf_counter() - began
+
+
+def timing(watch: Watch, pairs: int) -> bool:
+    """Print what the times of refusals say; True when the two kinds cannot be told apart."""
+    chance = random.Random(0)
+    kinds = {"half right": watch.key[:21], "random": ""}
+    seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
+    with connect(watch.address) as client:
+        for number in range(-20, pairs):
+            for kind, start in chance.sample(list(kinds.items()), 2):
+                began = time.monotonic()
+                taken = refusal_s(client, start + new_api_key()[len(start) :])
+                if number >= 0:
+                    seconds[kind].append(taken)
+                time.sleep(max(0.0, began + 1.5 / REFUSALS_PER_S - time.monotonic()))
+    half, whole = (np.array(seconds[kind]) * 1e6 for kind in kinds)
+    low, high = _interval(half, whole)
+    p = mannwhitneyu(half, whole).pvalue
+    print(f"\n{pairs:,} pairs of refusals")
+    print(f"median: {np.median(half):,.0f} us half right, {np.median(whole):,.0f} us random")
+    print(f"difference: {np.median(half) - np.median(whole):+.1f} us, in 95 of 100 from {low:+.1f} to {high:+.1f}")
+    print(f"rank test: p = {p:.2f}")
+    return low <= 0 <= high or p > 0.01
+
+
+def _interval(own: np.ndarray, other: np.ndarray) -> tuple[float, float]:
+    """Where the difference of the medians lies in 95 of 100 resamplings."""
+    rng = np.random.default_rng(0)
+    differences = [
+        np.median(rng.choice(own, len(own))) - np.median(rng.choice(other, len(other))) for _ in range(RESAMPLINGS)
+    ]
+    low, high = np.quantile(differences, (0.025, 0.975))
+    return float(low), float(high)
+
+
+def wrong_keys_and_times(parser: argparse.ArgumentParser) -> None:
+    """Do floods of wrong keys slow clients with a good one, and does the time of a refusal tell anything about a key?
+
+        python -m benchmarks hostile keys                       # a good minute; needs wrk
+        python -m benchmarks hostile keys --pairs 10000         # timing to a finer grain
+
+    Throughput: wrk asks over eight connections with a key that the server remembers, in turns without and under each
+    flood, which comes over 64 connections from a process of its own. Ratios are medians of those within a round.
+
+    Timing: wrong keys one after the other over one connection, of two kinds in random order: the first half that of a
+    real key, or all random. Shown is the difference of the medians with the interval that holds it in 95 of 100
+    resamplings, and the p-value of a rank test. A difference would let a key be guessed piece by piece. The attempts
+    stay below the rate from which refusals are slowed down. The program ends with 1 if a flood leaves less than 80% of
+    the rate, or if the two kinds differ.
+    """
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=int, default=3, help="of each measurement of throughput")
+    parser.add_argument("--pairs", type=int, default=2000)
+    options = parser.parse_args()
+    if shutil.which("wrk") is None:
+        sys.exit("this benchmark loads the server with wrk: apt-get install wrk")
+    print("\n".join(origin()) + "\n")
+    with watched() as watch:
+        kept = throughput(watch, options.rounds, options.seconds)
+    with watched() as watch:
+        told = timing(watch, options.pairs)
+    sys.exit(0 if kept and told else 1)
+
+
+A_SECOND = 100_000 / 60
+CLIENTS, FLOODERS = 8, 500
+POLICIES = "scoped: {recipes: []}\nlimited: {rate: 1/h, burst: 1}\n"
+KINDS = ("scoped", "limited")
+
+
+def request(key: str, user: int) -> bytes:
+    body = f'{{"user_id":"u{user}"}}'
+    head = (
+        f"POST /v1/recipes/a:recommend HTTP/1.1\r\nHost: a\r\nX-API-Key: {key}\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return (head + body).encode()
+
+
+def _flood(address: Address, asked: list[bytes], sent: Connection) -> None:
+    load = overload.Load(address, asked, FLOODERS)
+    sent.send("ready")
+    while True:
+        load.open(A_SECOND, 1.0, warm_s=0.0)
+        sent.send(len(load.refused))
+
+
+@contextmanager
+def flood(address: Address, key: str) -> Iterator[Connection]:
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe()
+    process = context.Process(target=_flood, args=(address, [request(key, user) for user in range(100)], there))
+    process.start()
+    here.recv()
+    try:
+        yield here
+    finally:
+        process.kill()
+        process.join()
+
+
+def rate_and_cost(server: Running, asked: list[bytes], seconds: float) -> tuple[float, float]:
+    """Answers a second, and microseconds of the server's processor time by each."""
+    load = overload.Load(address_of(server.url), asked, CLIENTS)
+    before_s = server.cpu_s()
+    try:
+        return load.closed(seconds, warm_s=0.5).rate, (server.cpu_s() - before_s) / load.answers * 1e6
+    finally:
+        load.close()
+
+
+def refusals(parser: argparse.ArgumentParser) -> None:
+    """What do 100,000 refused requests a minute of one key cost the clients with other keys?
+
+        python -m benchmarks hostile refusals                     # a minute
+
+    Eight clients with a key of their own ask without pause, in turns alone and beside a client whose key may ask
+    nothing or one request an hour. It sends 100,000 requests a minute over 500 connections, as long as one of them
+    waits for nothing. Ratios are medians of those within a round. `CPU µs` is what the server used, for all, by each
+    answer of the others. The flood comes from a process of the same machine, so what it takes of the two cores is part
+    of its cost.
+    """
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=3.0)
+    options = parser.parse_args()
+    print("\n".join(origin()) + "\n")
+    keys = {kid: new_api_key() for kid in (*KINDS, "other")}
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        home = make_home(folder, "a", factor_model(2_000, 5_000, 64))
+        (folder / "policies.yaml").write_text(POLICIES)
+        env = {
+            "SVC_API_KEYS": ",".join(f"{kid}:{hash_api_key(key)}" for kid, key in keys.items()),
+            "SVC_API_KEY_POLICIES": str(folder / "policies.yaml"),
+        }
+        started = stack.enter_context(Server(home, env=env))
+        server = Running(started.url, started.process.pid)
+        asked = [request(keys["other"], user) for user in range(2_000)]
+        by_kind: dict[str, list[tuple[float, float]]] = {name: [] for name in ("alone", *KINDS)}
+        refused: dict[str, list[int]] = {name: [] for name in KINDS}
+        for _ in range(options.rounds):
+            by_kind["alone"].append(rate_and_cost(server, asked, options.seconds))
+            for kind in KINDS:
+                with flood(address_of(server.url), keys[kind]) as told:
+                    time.sleep(0.5)
+                    by_kind[kind].append(rate_and_cost(server, asked, options.seconds))
+                    while told.poll():
+                        last = told.recv()
+                    refused[kind].append(last)
+    print("| beside | requests/s of the others | of their rate alone | CPU µs | of that alone | refused |")
+    print("|---|---|---|---|---|---|")
+    for name, rounds in by_kind.items():
+        shares = [
+            median(round_of[k] / alone[k] for round_of, alone in zip(rounds, by_kind["alone"], strict=True))
+            for k in (0, 1)
+        ]
+        rates, costs = (median(round_of[k] for round_of in rounds) for k in (0, 1))
+        last = median(refused.get(name, [0]))
+        print(f"| {name} | {rates:,.0f} | {shares[0]:.0%} | {costs:,.0f} | {shares[1]:.0%} | {last:,.0f} |")
+
+
+CASES = {"attacks": attacks, "keys": wrong_keys_and_times, "refusals": refusals}

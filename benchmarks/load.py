@@ -203,8 +203,7 @@ def figures(measured: Measured) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def main(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("url", type=lambda text: text.rstrip("/"), help="such as http://127.0.0.1:8080")
     parser.add_argument("--recipe", help="needed if the server has several")
     parser.add_argument("--users", type=Path, help="user ids: a CSV with --column, or one a line")
@@ -225,7 +224,3 @@ def main() -> None:
     result = {"asked": path, **figures(trio.run(measure))}
     print("\n".join(f"{name:<16} {value}" for name, value in result.items()))
     sys.exit(1 if result["errors"] or not result["requests"] else 0)
-
-
-if __name__ == "__main__":
-    main()

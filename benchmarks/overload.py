@@ -34,9 +34,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.common import SHAPES, Shape, origin
-from benchmarks.hostile import address_of, p99
-from benchmarks.http import BATCH, ENV, Running, free_port, prepare, running
-from benchmarks.probing import Address, connect, probing
+from benchmarks.http import BATCH
+from benchmarks.servers import ENV, Address, Running, address_of, connect, free_port, p99, prepare, probing, running
 
 TIMES = 3
 CLIENTS = 64
@@ -292,8 +291,7 @@ def served(stack: ExitStack, folder: Path, limit: float) -> Running:
     return stack.enter_context(running(command, port, "/v1/health"))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shapes", default="a,b")
     parser.add_argument("--limit", type=float, default=0.2, help="SVC_MAX_QUEUE_SECONDS of the server with a limit")
     parser.add_argument("--seconds", type=float, default=5.0, help="of each load")
@@ -304,7 +302,3 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as temporary:
             folder = options.folder / name if options.folder else Path(temporary)
             measure(SHAPES[name], options.limit, options.seconds, folder)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,9 +1,9 @@
 """What does a learned order of the first page gain on choices that came after the training, and what does it cost?
 
-    python -m benchmarks.ranker ratings.csv --user user_id --item item_id --time ts --items movies.csv \
+    python -m benchmarks ranker ratings.csv --user user_id --item item_id --time ts --items movies.csv \\
         --labels genres --numbers year
-    python -m benchmarks.ranker sessions.csv --user session_id --item item_id --time time --last
-    python -m benchmarks.ranker --generated
+    python -m benchmarks ranker sessions.csv --user session_id --item item_id --time time --last
+    python -m benchmarks ranker --generated
 
 The latest 12.5% of all rows are hidden, with `--last` the last row of each user. Each variant trains on the others, and
 a server answers `:batch-recommend` with 20 items for every user with hidden items that the model knows, and that the
@@ -32,7 +32,7 @@ from scipy import sparse
 from threadpoolctl import threadpool_limits
 
 from benchmarks.common import origin
-from benchmarks.order import KEY, hide_last, ranks, server, train
+from benchmarks.page import KEY, hide_last, ranks, server, train
 from svc.artifact.keys import parse_signing_keys
 from svc.artifact.store import read_verified
 from svc.asking.offer import Offer
@@ -197,9 +197,7 @@ def plot(ndcg: Mapping[str, tuple[float, float]], path: Path) -> None:
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
-def main() -> None:
-    """Read or make the choices, hide the last of them, and compare."""
-    parser = argparse.ArgumentParser()
+def main(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("ratings", type=Path, nargs="?")
     parser.add_argument("--generated", action="store_true")
     parser.add_argument("--user", default="user")
@@ -235,7 +233,3 @@ def main() -> None:
     ndcg = compare(kept, hidden, films, options)
     if options.plot is not None:
         plot(ndcg, options.plot)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,22 +1,4 @@
-"""What does `svc train --refit` cost beside a search, and what does it lose?
-
-    python -m benchmarks.refit ratings.csv --user user_id --item item_id --time ts [--days 5] [--searches 2]
-    python -m benchmarks.refit ratings.csv --user user_id --item item_id --time ts --weights
-    python -m benchmarks.refit --rows 10000000 --trials 4
-
-The first form trains with the data before each of the last days of a table, in a process of its own: once with a
-search, and once with `--refit`, which takes the parameters of one search that is `--days` days old by the last day.
-ndcg@20 is that of the rankings over what each known user chooses on the next day and had not chosen before; seconds are
-processor seconds of a whole `svc train` with its workers. With `--searches` it does so for several seeds, and compares
-the searches of two seeds with each other: what a refit loses means something only beside what chance makes of a search.
-
-With `--weights` it searches once, for a winner that is a blend, and says whether a blend with its weights is worse on
-the next day than one whose weights are searched again on the data of each day, with the same parts.
-
-`--rows` generates rows (see training_scale.py) and trains iALS on them. A search of 40 trials is computed from one of
-few trials: the seconds of the refit, which reads, measures and trains the final model as a search does, and 40 times
-what one trial took beside that.
-"""
+"""What does a refit cost and lose, and how does iALS start from earlier vectors?"""
 
 from __future__ import annotations
 
@@ -28,20 +10,23 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 import svc
 from benchmarks.common import origin
-from benchmarks.training_scale import generate
+from benchmarks.scale import generate
 from svc import logs
 from svc.asking.offer import Offer
 from svc.asking.plan import known_user
+from svc.model.ids import IdTable
 from svc.model.model import Model
 from svc.progress import Progress
 from svc.recipe.algorithms import BLEND
@@ -49,12 +34,14 @@ from svc.recipe.load import load_recipe
 from svc.settings import Settings
 from svc.training.data import fetch
 from svc.training.final_model import train_final
-from svc.training.fitting.train import train_trial
+from svc.training.fitting.export import assemble, to_scorer
+from svc.training.fitting.train import Builder, train_trial
 from svc.training.fitting.trial import TrialRecord
+from svc.training.fitting.warm_start import WarmStart
 from svc.training.judging.incumbent import trainable
 from svc.training.judging.intervals import interval
 from svc.training.judging.search_result import SearchResult
-from svc.training.judging.task import split_data
+from svc.training.judging.task import Task, split_data
 from svc.training.search import prepare
 from svc.training.search.blend_search import WeightSearch
 from svc.training.search.prepare import SearchTask
@@ -291,8 +278,27 @@ def compare_generated(rows: int, trials: int, folder: Path) -> None:
     print(f"the final model takes {share_of_final_model(recipe):.0%} of a refit, on the clock")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
+def refit(parser: argparse.ArgumentParser) -> None:
+    """What does `svc train --refit` cost beside a search, and what does it lose?
+
+        python -m benchmarks refit ratings.csv --user user_id --item item_id --time ts [--days 5] [--searches 2]
+        python -m benchmarks refit ratings.csv --user user_id --item item_id --time ts --weights
+        python -m benchmarks refit --rows 10000000 --trials 4
+
+    The first form trains with the data before each of the last days of a table, in a process of its own: once with a
+    search, and once with `--refit`, which takes the parameters of one search that is `--days` days old by the last
+    day. ndcg@20 is that of the rankings over what each known user chooses on the next day and had not chosen before;
+    seconds are processor seconds of a whole `svc train` with its workers. With `--searches` it does so for several
+    seeds, and compares the searches of two seeds with each other: what a refit loses means something only beside what
+    chance makes of a search.
+
+    With `--weights` it searches once, for a winner that is a blend, and says whether a blend with its weights is worse
+    on the next day than one whose weights are searched again on the data of each day, with the same parts.
+
+    `--rows` generates rows (see scale.py) and trains iALS on them. A search of 40 trials is computed from one
+    of few trials: the seconds of the refit, which reads, measures and trains the final model as a search does, and 40
+    times what one trial took beside that.
+    """
     parser.add_argument("ratings", type=Path, nargs="?")
     parser.add_argument("--user", default="user_id", help="column of user ids")
     parser.add_argument("--item", default="item_id", help="column of item ids")
@@ -322,5 +328,114 @@ def main() -> None:
             compare_with_search(days, folder, options)
 
 
-if __name__ == "__main__":
-    main()
+IALS = "IALSRecommender"
+HOURS = 24
+STARTED: Sequence[tuple[Mapping[str, Any], int]] = (
+    ({"n_components": 56, "alpha0": 0.1575, "reg": 0.00523}, 6),
+    ({"n_components": 22, "alpha0": 0.0759, "reg": 0.00488, "mean_prior": True}, 4),
+    ({"n_components": 64, "alpha0": 0.043, "reg": 0.012, "mean_prior": True}, 4),
+)
+"""Parameters and epochs of the iALS tried: what searches of film ratings found for three days."""
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What an iALS has learned on the data of `task`, and the processor seconds that this took."""
+
+    task: Task
+    trained: Any
+    seconds: float
+
+    def start_for(self, task: Task) -> WarmStart:
+        """Its vectors as the start on the data of `task`, as `--refit` takes those of the live model."""
+        core, before, now = self.trained.trainer.core_trainer, self.task.data.interactions, task.data.interactions
+        rows = [
+            IdTable.from_ids(known).indices(ids)
+            for known, ids in ((before.user_ids, now.user_ids), (before.item_ids, now.item_ids))
+        ]
+        mean = core.user_feature_weight[0] if self.trained.has_mean else None
+        return WarmStart("", core.user, core.item, mean, *rows)
+
+    def scores(self, judged: pd.DataFrame) -> ByUser:
+        ids, scorer = self.task.data.interactions, to_scorer(self.trained, IALS)
+        matrix = self.task.matrix({})
+        return ndcg(
+            assemble(scorer, user_ids=ids.user_ids, item_ids=ids.item_ids, X=matrix, features=None),
+            judged,
+        )
+
+
+def learn(task: Task, params: Mapping[str, Any], epochs: int, seed: int, start: WarmStart | None = None) -> Learned:
+    """iALS after so many epochs, from random vectors or from `start`."""
+    matrix, began = task.matrix(dict(params)), time.process_time()
+    trained = Builder(seed, task.builder.threads).build(IALS, matrix, dict(params), {})
+    trained.start_learning()
+    if start is not None:
+        start.place(trained)
+    for _ in range(epochs):
+        trained.run_epoch()
+    return Learned(task, trained, time.process_time() - began)
+
+
+def compare_starts(days: Days, recipe: Path, n_seeds: int) -> None:
+    """Print how iALS from earlier vectors compares with iALS from random ones, over the seeds.
+
+    The earlier vectors are those of the day before; or of a chain of refits, one an hour since then, each of which
+    started from those of the one before.
+    """
+    tasks = []
+    for hour in range(HOURS + 1):
+        days.write_before(hour / HOURS, recipe.parent)
+        tasks.append(task_of(recipe))
+    judged = pd.concat([days.of(day) for day in range(1, days.count + 1)])
+    for params, epochs in STARTED:
+        shares = sorted({-(-epochs // 4), -(-epochs // 2)})
+        scores: dict[str, list[list[ByUser]]] = {}
+        seconds: dict[str, float] = {}
+        for seed in range(n_seeds):
+            ways = {"cold": learn(tasks[-1], params, epochs, seed)}
+            before = learn(tasks[0], params, epochs, seed)
+            for count in shares:
+                ways[f"from the day before, {count}"] = learn(
+                    tasks[-1], params, count, seed, before.start_for(tasks[-1])
+                )
+                last = before
+                for task in tasks[1:]:
+                    last = learn(task, params, count, seed, last.start_for(task))
+                ways[f"last of a chain of {len(tasks) - 1}, {count}"] = last
+            for name, learned in ways.items():
+                scores.setdefault(name, []).append([learned.scores(judged)])
+                seconds[name] = seconds.get(name, 0.0) + learned.seconds
+        print(f"iALS {json.dumps(params)}, {epochs} epochs, {n_seeds} seeds")
+        cold = over_seeds(scores["cold"])
+        for name, of_seeds in scores.items():
+            ratio = seconds[name] / seconds["cold"]
+            print(f"{name}: {difference(cold, over_seeds(of_seeds))}, {ratio:.2f} of the time", flush=True)
+
+
+def start(parser: argparse.ArgumentParser) -> None:
+    """Is iALS that starts from the vectors of an earlier training as good as iALS that starts from random ones?
+
+        python -m benchmarks refit start ratings.csv --user user_id --item item_id --time ts [--seeds 20]
+
+    The earlier vectors are those of the day before, as in one `svc train --refit`; or those at the end of a chain of
+    hourly refits since then, each of which started from the one before. Prints ndcg@20 over the `--days` that follow,
+    after half and a quarter of the epochs, beside that of the full training from random vectors, and the share of its
+    processor time. Intervals are those of the paired differences of users, for 95 of 100 draws of them; of each user
+    the mean over the seeds counts.
+    """
+    parser.add_argument("ratings", type=Path)
+    parser.add_argument("--user", default="user_id", help="column of user ids")
+    parser.add_argument("--item", default="item_id", help="column of item ids")
+    parser.add_argument("--time", default="ts", help="column of times in seconds since 1970")
+    parser.add_argument("--days", type=int, default=7, help="the rankings are judged by so many last days")
+    parser.add_argument("--seeds", type=int, default=20)
+    options = parser.parse_args()
+    options.algorithms, options.trials = ["IALS"], 1
+    logs.configure(Settings(log_format="json", log_level="error"))
+    print("\n".join(origin()), flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        compare_starts(Days(options), write_recipe(Path(folder), options), options.seeds)
+
+
+CASES = {"refit": refit, "start": start}

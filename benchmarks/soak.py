@@ -286,8 +286,7 @@ def show(row: dict[str, float]) -> None:
     print("  ".join(f"{row[name]:>11}" for name in COLUMNS), flush=True)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--csv", type=Path, help="also write the rows here")
     parser.add_argument("--plot", type=Path, help="also draw the rows here, as .svg or .png")
@@ -303,7 +302,3 @@ def main() -> None:
         plot(soak.rows, options.plot)
     print(*soak.wrong[:10], sep="\n")
     sys.exit(1 if soak.wrong else 0)
-
-
-if __name__ == "__main__":
-    main()

@@ -3,7 +3,7 @@
 A thread releases the GIL in each array operation, and beside other threads that compute it waits a whole switch
 interval each time to get the GIL back. So a new condition, which compiles in 1 ms, took 20 to 100 ms beside two batches
 of 256 elements with 64 conditions. With the pauses, the 99th percentile of such single requests is 27 to 32 ms instead
-of 101 to 111 ms, and 6 to 8 ms without batches (`benchmarks.new_filters`).
+of 101 to 111 ms, and 6 to 8 ms without batches (`benchmarks filters beside`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md names existing files and symbols, every module has tests, and no variable has a vague name."""
+"""CONTRIBUTING.md is short, the pages about the code are true, modules have tests, and no variable has a vague name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SVC = ROOT / "svc"
-CODE = ROOT / "CONTRIBUTING.md"
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+CODE = (ROOT / "docs" / "code.md").read_text(encoding="utf-8")
+MOST_WORDS = 1500
 WITHOUT_TESTS = {
     "svc/__main__.py": "runs svc.cli.main, as tests/cli/test_main.py does in processes of its own",
     "svc/serving/transport/messages.py": "protocols and a tuple",
@@ -20,11 +22,11 @@ WITHOUT_TESTS = {
 VAGUE = ("found", "place", "known", "one")
 """Names that would fit any variable."""
 ROW = re.compile(r"^\| (?P<what>[^|]+) \| `(?P<file>svc/[\w/]+\.py)` \| `(?P<name>[^`]+)` \|$", re.MULTILINE)
-ROWS = [match.groups() for match in ROW.finditer(CODE.read_text(encoding="utf-8"))]
+ROWS = [match.groups() for match in ROW.finditer(CODE)]
 
 
 def test_the_table_has_its_rows() -> None:
-    """The pattern finds at least ten rows of the table in CONTRIBUTING.md."""
+    """The pattern finds at least ten rows of the table in docs/code.md."""
     assert len(ROWS) >= 10
 
 
@@ -34,9 +36,14 @@ def test_files_of_the_table_contain_the_named_symbols(what: str, file: str, name
     assert re.search(rf"(?<!\w){re.escape(name)}(?!\w)", (ROOT / file).read_text(encoding="utf-8")), what
 
 
-def test_named_files_exist() -> None:
-    """Every path of the project that CONTRIBUTING.md names in backquotes exists."""
-    text = CODE.read_text(encoding="utf-8")
+def test_a_newcomer_reads_it_in_minutes() -> None:
+    """CONTRIBUTING.md has at most 1,500 words."""
+    assert len(CONTRIBUTING.split()) <= MOST_WORDS
+
+
+@pytest.mark.parametrize("text", [CONTRIBUTING, CODE], ids=["CONTRIBUTING", "code"])
+def test_named_files_exist(text: str) -> None:
+    """Every path of the project that a page names in backquotes exists."""
     named = set(re.findall(r"`((?:svc|tests|docs|benchmarks|recipes|\.ci)/[\w./-]*)`", text))
     assert named
     assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
@@ -44,9 +51,8 @@ def test_named_files_exist() -> None:
 
 def test_every_part_is_on_the_page() -> None:
     """CONTRIBUTING.md names every subpackage and base module of the package."""
-    drawn = CODE.read_text(encoding="utf-8")
     parts = [path for path in (ROOT / "svc").iterdir() if not path.name.startswith("_") and path.name != "py.typed"]
-    assert [path.name for path in parts if path.name not in drawn] == []
+    assert [path.name for path in parts if path.name not in CONTRIBUTING] == []
 
 
 def test_each_module_has_a_test_module_of_its_name() -> None:

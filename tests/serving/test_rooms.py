@@ -1,4 +1,4 @@
-"""A plain request passes through the server's packages in the order that CONTRIBUTING.md documents."""
+"""A plain request passes through the server's packages in the order that docs/code.md documents."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ QUESTIONS = {
     "Ranking.from_place",
 }
 """Calls that only read state or cut a page. They pass on neither the request nor its results."""
-PAGE = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "code.md").read_text(encoding="utf-8")
 BODY = b'{"user_id": "u3", "limit": 10}'
 REQUEST = b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (RECOMMEND.encode(), len(BODY), BODY)
 
 
 def part(room: int) -> str:
-    """Return the name of a package as CONTRIBUTING.md writes it."""
+    """Return the name of a package as docs/code.md writes it."""
     return ROOMS[room].rpartition(".")[2]
 
 
 def documented_steps() -> list[tuple[str, str, str]]:
-    """Return the rows of the table of steps in CONTRIBUTING.md: caller, called package, and function."""
+    """Return the rows of the table of steps in docs/code.md: caller, called package, and function."""
     return re.findall(r"^\| \d \| (\w+) \| (\w+), `([\w.]+)` \|", PAGE, re.MULTILINE)
 
 
@@ -87,7 +87,7 @@ class Crossings:
 
 
 async def test_a_request_passes_between_packages_as_documented() -> None:
-    """The calls from the first read byte to the last sent byte of a request are those of CONTRIBUTING.md."""
+    """The calls from the first read byte to the last sent byte of a request are those of docs/code.md."""
     crossings = Crossings()
     async with (
         serving(Settings(cached_answers=0)) as (client, _),

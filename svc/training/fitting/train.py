@@ -202,7 +202,7 @@ def train_epochs(recommender: Any, epochs: int | None, start: WarmStart | None =
     recommender.start_learning()
     if start is not None:
         start.place(recommender)
-        # A quarter scores as well if the live model was trained the day before (benchmarks/warm_start.py). Half,
+        # A quarter scores as well if the live model was trained the day before (`benchmarks refit start`). Half,
         # rounded up, also suffices for older models.
         epochs = -(-epochs // 2)
     for _ in range(epochs):

@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 from pydantic import BaseModel, Field
 
-from benchmarks.largest_requests import TOGETHER, Unbounded, Values, asked_of, every_request
+from benchmarks.largest import TOGETHER, Unbounded, Values, asked_of, every_request
 from svc.serving.api.endpoint import Endpoint
 from svc.serving.api.endpoints import ENDPOINTS
 from svc.serving.transport.http1 import MAX_LINE_BYTES

@@ -1,14 +1,4 @@
-"""How do time and memory of a training grow with its rows?
-
-    python -m benchmarks.training_scale --rows 1000000 3000000 10000000
-    python -m benchmarks.training_scale --full                          # 100 million
-    python -m benchmarks.training_scale --full --sample-users 200000    # trained on a tenth of the users
-
-Generates interactions with long tails (500,000 users and 50,000 items at 10 million rows, fewer in proportion; with
---full 2 million users and 200,000 items), writes them as a folder of parquet files, and trains iALS on them in a fresh
-process; with --full of 64 dimensions. Prints seconds by phase and the peak memory: that of the process or, if it is
-more, the most that it and its workers held together at one moment, with what they share counted once.
-"""
+"""How do time and memory of a training grow, and what does a sample of the users lose?"""
 
 from __future__ import annotations
 
@@ -26,8 +16,17 @@ from typing import Any, NoReturn
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import scipy.sparse as sps
+from fastprogress import fastprogress
+from irspack.recommenders import IALSRecommender
 
-from benchmarks.common import held_bytes, processes
+from benchmarks.common import Shape, held_bytes, ids, interactions, origin, processes
+from svc.model.model import Model
+from svc.model.ranking.query import Query
+from svc.training.data.user_sample import solve_users
+from svc.training.fitting.export import assemble, to_scorer
+from svc.training.judging.intervals import paired_change
+from svc.training.judging.metrics import user_scores
 
 PHASES = {
     "fetch": ("fetching_data", "data_fetched"),
@@ -119,8 +118,18 @@ def most_held(training: subprocess.Popen[str]) -> int:
     return most
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
+def growth(parser: argparse.ArgumentParser) -> None:
+    """How do time and memory of a training grow with its rows?
+
+        python -m benchmarks scale --rows 1000000 3000000 10000000
+        python -m benchmarks scale --full                          # 100 million
+        python -m benchmarks scale --full --sample-users 200000    # trained on a tenth of the users
+
+    Generates interactions with long tails (500,000 users and 50,000 items at 10 million rows, fewer in proportion;
+    with --full 2 million users and 200,000 items), writes them as a folder of parquet files, and trains iALS on them
+    in a fresh process; with --full of 64 dimensions. Prints seconds by phase and the peak memory: that of the process
+    or, if it is more, the most that it and its workers held together at one moment, with what they share counted once.
+    """
     parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000, 3_000_000, 10_000_000])
     parser.add_argument("--full", action="store_true", help="100 million rows")
     parser.add_argument("--sample-users", type=int, help="train on so many users, place the others exactly")
@@ -134,7 +143,7 @@ def main() -> None:
             folder = Path(name)
             generate(folder / "data", rows)
             path = recipe(folder, rows, options.sample_users)
-            command = [sys.executable, "-m", "benchmarks.training_scale", "--train", str(path)]
+            command = [sys.executable, "-m", "benchmarks", "scale", "rows", "--train", str(path)]
             with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as training:
                 together = most_held(training)
                 found = json.loads(training.communicate()[0])
@@ -150,5 +159,76 @@ def main() -> None:
             )
 
 
-if __name__ == "__main__":
-    main()
+SMALL = Shape("small", 60_000, 10_000, 2_000_000, 64)
+LARGE = Shape("large", 200_000, 20_000, 10_000_000, 64)
+SHARES = (1.0, 0.5, 0.25, 0.1, 0.05)
+CUTOFF, N_JUDGED = 20, 10_000
+REGS = (1e-3, 3e-3, 1e-2, 3e-2)
+
+
+def halves(whole: sps.csr_matrix) -> tuple[sps.csr_matrix, sps.csr_matrix]:
+    """Four fifths to train on, and the fifth that decides."""
+    pairs = whole.tocoo()
+    held = np.random.default_rng(1).random(pairs.nnz) < 0.2
+    train, late = (
+        sps.csr_matrix((pairs.data[part], (pairs.row[part], pairs.col[part])), shape=whole.shape)
+        for part in (~held, held)
+    )
+    return train, late
+
+
+def trained(matrix: sps.csr_matrix, share: float, reg: float) -> Model:
+    n_users = matrix.shape[0]
+    rows = np.sort(np.random.default_rng(2).permutation(n_users)[: round(share * n_users)])
+    recommender = IALSRecommender(matrix[rows], n_components=64, alpha0=0.1, reg=reg, train_epochs=8).learn()
+    scorer = to_scorer(recommender, "IALSRecommender")
+    solve_users(scorer, matrix)
+    return assemble(scorer, user_ids=ids("u", n_users), item_ids=ids("i", matrix.shape[1]), X=matrix, features=None)
+
+
+def ndcg(model: Model, users: np.ndarray, truth: sps.csr_matrix) -> np.ndarray:
+    rankings = []
+    for start in range(0, len(users), 256):
+        queries = [Query(limit=CUTOFF, user=user) for user in users[start : start + 256].tolist()]
+        rankings += [ranking.items.tolist() for ranking in model.rank(queries)]
+    return user_scores(rankings, truth[users])["ndcg"]
+
+
+def sample(parser: argparse.ArgumentParser) -> None:
+    """What does training on a sample of the users cost in quality, when all others are placed exactly?
+
+        python -m benchmarks scale sample              # 60,000 users × 10,000 items, 2 million interactions
+        python -m benchmarks scale sample --full       # 200,000 users × 20,000 items, 10 million
+
+    iALS of 64 dimensions on four fifths of everybody's interactions, once on all users and once on each share of them;
+    ndcg@20 on the last fifth of 10,000 users, most of whom a small sample does not have, at the best of REGS for each
+    share, as a search finds it. `change` is against training on everybody, with its 95% interval over users. Seconds
+    are one training and placing.
+    """
+    parser.add_argument("--full", action="store_true")
+    shape = LARGE if parser.parse_args().full else SMALL
+    print("\n".join(origin()))
+    fastprogress.NO_BAR = True
+    train, truth = halves(interactions(shape))
+    choosing = np.flatnonzero(np.diff(truth.indptr))
+    users = np.sort(np.random.default_rng(3).permutation(choosing)[:N_JUDGED])
+    print(f"{shape.n_users:,} users, {shape.n_items:,} items, {train.nnz:,} interactions to train on")
+    whole = None
+    for share in SHARES:
+        best_scores, best, seconds = np.zeros(len(users)), REGS[0], 0.0
+        for reg in REGS:
+            began = time.perf_counter()
+            model = trained(train, share, reg)
+            seconds = time.perf_counter() - began
+            judged = ndcg(model, users, truth)
+            best_scores, best = (judged, reg) if judged.mean() > best_scores.mean() else (best_scores, best)
+        whole = best_scores if whole is None else whole
+        change = paired_change(best_scores, whole, seed=0, relative=True)
+        print(
+            f"{share:5.0%} of the users: ndcg@{CUTOFF} {best_scores.mean():.4f}, change {change.value:+.2%} "
+            f"({change.low:+.2%} to {change.high:+.2%}), reg {best:g}, {seconds:.1f} s",
+            flush=True,
+        )
+
+
+CASES = {"rows": growth, "sample": sample}

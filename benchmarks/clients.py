@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from benchmarks.probing import HEALTH, PATIENCE_S, Address, connect
+from benchmarks.servers import HEALTH, PATIENCE_S, Address, connect
 from svc.serving.api.authentication import new_api_key
 
 MANY = 10_000
