@@ -184,11 +184,13 @@ def _train_and_serve(folder: Path, keys: dict[str, str], port: int) -> int:
     own = {"SVC_SIGNING_KEYS": keys["SVC_SIGNING_KEYS"], "SVC_API_KEYS": keys["DEMO_API_KEYS"], "SVC_CONSOLE": "1"}
     environment = {**os.environ, **own}
     for recipe in RECIPES:
-        typer.echo(f"svc train {folder / 'recipes' / recipe}.yaml")
-        with _child(["train", str(folder / "recipes" / f"{recipe}.yaml"), "--quiet"], environment) as training:
+        path = folder / "recipes" / f"{recipe}.yaml"
+        typer.echo(f"svc train {path}: searching for the best model, for up to half a minute")
+        with _child(["train", str(path)], {"SVC_LOG_LEVEL": "warning", **environment}) as training:  # with its bar
             if training.wait():
                 return training.returncode
     arguments = ["serve", "--recipes", str(folder / "recipes"), "--host", HOST, "--port", str(port)]
+    typer.echo(f"svc serve --recipes {folder / 'recipes'}: loading the models")
     with _child(arguments, environment) as server:
         url = f"http://{HOST}:{port}"
         _wait_until_ready(url, server)

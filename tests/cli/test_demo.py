@@ -24,7 +24,7 @@ import pytest
 
 from svc.cli import demo
 from svc.cli.common import Interrupted
-from svc.cli.demo import FILES, print_requests
+from svc.cli.demo import FILES, RECIPES, print_requests
 from svc.cli.main import run
 
 ROOT = Path(__file__).parents[3]
@@ -85,6 +85,8 @@ def test_the_demo_trains_serves_and_ends_by_ctrl_c(tmp_path: Path) -> None:
     process.stdout.close()
     assert process.wait(timeout=60) == 0
     text = "".join(lines)
+    said = re.findall(r"^svc (?:train .*/(.*)\.yaml: searching|(serve) .*: loading the models)", text, re.MULTILINE)
+    assert ["".join(found) for found in said] == [*RECIPES, "serve"]
     assert len(re.findall(r"^curl -s http://127.0.0.1:\d+/v1/recipes/books", text, re.MULTILINE)) == 9
     assert len(re.findall(r"^    b\d{4} ", text, re.MULTILINE)) == 45
     assert len(re.findall(r"^    b100[12] .*, new$", text, re.MULTILINE)) == 2
@@ -215,9 +217,7 @@ def test_the_demo_ends_every_command_that_it_started(
     assert [child.calls for child in children] == calls
     assert not folder.exists()
     commands = [command[3:] for command, _ in started]
-    assert (
-        commands[:3] == [["train", f"{folder}/recipes/{name}.yaml", "--quiet"] for name in demo.RECIPES][: len(calls)]
-    )
+    assert commands[:3] == [["train", f"{folder}/recipes/{name}.yaml"] for name in demo.RECIPES][: len(calls)]
     for _, how in started:
         assert how["process_group"] == 0
         assert how["env"].keys() >= {*os.environ, "SVC_SIGNING_KEYS", "SVC_API_KEYS"}
