@@ -8,7 +8,6 @@ behind them to start C.
 from __future__ import annotations
 
 import os
-import random
 import re
 import shutil
 import socket
@@ -183,15 +182,3 @@ def script_of(page: Path) -> str:
         elif block.language == "cron":
             parts += [f"{AS_CRON} sh -c '{command}'" for _, command in cron_lines(block)]
     return "\n".join(parts)
-
-
-def purchases() -> str:
-    """Return a small CSV table of user_id, item_id and ts.
-
-    Users u1 to u60 choose among 20 items b0 to b19, and u17 also chose b0342.
-    """
-    rng = random.Random(5)
-    rows = [
-        (f"u{user}", f"b{item}", 1_735_689_600 + item) for user in range(1, 61) for item in rng.sample(range(20), 6)
-    ]
-    return "user_id,item_id,ts\n" + "".join(f"{user},{item},{ts}\n" for user, item, ts in [*rows, ("u17", "b0342", 1)])
