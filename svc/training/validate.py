@@ -198,14 +198,16 @@ def _weight(weight: object) -> str:
 def _few_items(
     loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str], first: set[str]
 ) -> Iterator[Doubt]:
-    """Yield a warning if the metadata has few of the items. Raise MetadataError if it has none of them.
+    """Yield the warnings of `metadata_doubts`. Raise MetadataError if the metadata has none of the items.
 
     `first` are the items of the first rows. If the metadata seems to have few of them, all items are read, because old
     items at the beginning of the interactions may have left the metadata.
     """
     compare = partial(metadata_doubts, loaded, settings, variables)
     with suppress(MetadataError):
-        if not [*compare(first)]:
+        found = [*compare(first)]
+        if all(doubt.code != "metadata_few_items" for doubt in found):
+            yield from found
             return
     cleansing = loaded.recipe.cleansing
     source = build_source(loaded.recipe.source, interaction_context(loaded, settings, variables))

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 import structlog
+import yaml
 
 import svc
 from svc.errors import UsageError
+from svc.recipe.serving_schema import FilterField
+from svc.training.data.doubts import label_doubts
 from tests.serving.live import live
 from tests.tables.tables import KEYS, SPLIT, TRAINING, both_accept, both_refuse, choices, tried, write_csv
 
@@ -85,3 +89,57 @@ def test_a_frame_of_other_items_is_named_in_python() -> None:
     assert model.n_items == 12
     with pytest.raises(UsageError, match="none of the items"):
         svc.train(rows, items=few.tail(1), keys=KEYS, progress=False, **training)
+
+
+GENRES = ["Comedy", "Drama", "Crime", "Film-Noir"]
+
+
+def of_labels(folder: Path, cells: list[str], field: str, line: dict[str, Any]) -> dict[str, Any]:
+    """Return the block of a recipe that declares the column `genres` by `line` as a feature or a filter field."""
+    rows = [(f"i{number}", f'"{cell}"') for number, cell in enumerate(cells)]
+    write_csv(folder / "items.csv", rows, "item_id,genres")
+    table = {"source": {"type": "csv", "path": "items.csv"}, "id_column": "item_id"}
+    if field == "item_metadata.filter_fields":
+        return {"item_metadata": {**table, "fields": ["genres"], "filter_fields": [line]}}
+    return {"features": {"item": {**table, "columns": [line]}}, "training": {**TRAINING, "algorithms": ["IALS"]}}
+
+
+@pytest.mark.parametrize("delimiter", ["|", ";", ",", "/", ", "])
+@pytest.mark.parametrize("field", ["features.item.columns", "item_metadata.filter_fields"])
+def test_labels_within_cells_are_named_with_the_line_to_write(tmp_path: Path, field: str, delimiter: str) -> None:
+    """The line makes the hint go away, and the cells become their labels."""
+    write_csv(tmp_path / "rows.csv", choices())
+    cells = [delimiter.join(chosen) for n in (1, 2) for chosen in combinations(GENRES, n)]
+    plain = {"name": "genres", "kind": "categorical"}
+    result = tried(tmp_path, **of_labels(tmp_path, [*cells, GENRES[0], cells[-1]], field, plain))
+    both_accept(result)
+    hint = result.hint("labels_within_cells")
+    assert f"in {field} splits it" in hint
+    line = yaml.safe_load(hint.split("`")[1])
+    assert line == {"name": "genres", "kind": "multi_label", "delimiter": delimiter.strip()}
+    mended = tried(tmp_path, **of_labels(tmp_path, cells, field, line))
+    assert mended.is_silent("labels_within_cells")
+    assert not [check for check in mended.checks if "multi_label" in check]
+    both_accept(mended)
+    if field == "item_metadata.filter_fields":
+        with live(tmp_path, {"SVC_SIGNING_KEYS": KEYS}) as server:
+            answer = server.recommend("shop", "u1", filter={"genres": {"any": ["Crime"]}}).json()
+        assert {item["genres"] for item in answer["items"]} <= {cell for cell in cells if "Crime" in cell}
+        assert answer["items"]
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        GENRES,
+        [f"2024/{month:02}/{day:02}" for month, day in product(range(1, 13), range(1, 29))],
+        [f"Town {number}, {state}" for number, state in enumerate(["TX", "CA", "NY"] * 30)],
+        [f"['{first}', '{second}']" for first, second in combinations("abcdefgh", 2)],
+        [["Crime", "Drama"], None, 3.5],
+        [f"{whole},{part}" for whole, part in product(range(9), range(9))],
+    ],
+)
+def test_other_cells_have_no_hint_of_labels(cells: list[Any]) -> None:
+    """Dates, names with a comma, lists in the form of Python and decimals are no labels between delimiters."""
+    columns = [FilterField(name="genres", kind="categorical")]
+    assert not [*label_doubts(pd.DataFrame({"genres": cells}), columns, "item_metadata.filter_fields")]

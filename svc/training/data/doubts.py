@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pandas as pd
 
@@ -48,6 +48,7 @@ FEW_BELOW: Final = 0.2
 HEAVY_TAIL: Final = 20
 """Ratio of the 99th percentile of raw weights to their median above which a training warns."""
 TOP: Final = 0.99
+_CELLS: Final = 1000  # `label_doubts` looks at these: of more names, even the parts repeat
 _SHOWN_CHARACTERS = 40
 _LOW_SHARE: Final = 0.6
 """Share of the distinct ratings, the lowest, that the example filter in a hint drops. Of five stars it keeps 4 and 5.
@@ -237,6 +238,25 @@ def column_hints(loaded: LoadedRecipe, context: SourceContext) -> list[Doubt]:
             if hint := _hint(column, str(column.name), is_used=column.name in used):
                 hints.setdefault(hint.code, hint)
     return list(hints.values())
+
+
+def label_doubts(frame: pd.DataFrame, columns: Iterable[Any], field: str) -> Iterator[Doubt]:
+    """Yield a hint for each `categorical` column of a table whose cells seem to hold several labels each, as `a|b|c`.
+
+    Labels are at most half as many as the distinct cells. Parts of names, such as `Austin, TX`, are more. Numbers are
+    labels only between `|`: else they are parts of dates and decimals. `field` is the recipe's list of `columns`.
+    """
+    for name in [column.name for column in columns if column.kind == "categorical"]:
+        cells = [*dict.fromkeys(cell for cell in frame[name] if isinstance(cell, str))][:_CELLS]
+        for delimiter in "|;,/":
+            labels = {label.strip() for cell in cells for label in cell.split(delimiter)} - {""}
+            is_text = delimiter == "|" or not any(label[0] in "[{" or label.isdigit() for label in labels)
+            if 0 < 2 * len(labels) <= len(cells) and is_text:
+                cell = max(cells, key=lambda cell: cell.count(delimiter))
+                line = f'`{{name: {yaml_key(name)}, kind: multi_label, delimiter: "{delimiter}"}}`'
+                fault = f"each cell of {name!r} is one label, such as {cell!r:.60}"
+                yield Doubt("labels_within_cells", field, f"{fault}; {line} in {field} splits it")
+                break
 
 
 def _columns_not_hidden(cleansing: Cleansing) -> set[str]:

@@ -19,6 +19,7 @@ from svc.model.features import Column, NumberColumn, SideEncoder, TokenColumn
 from svc.model.ids import IdTable
 from svc.recipe.training_schema import FeatureSide
 from svc.settings import Settings
+from svc.training.data.doubts import label_doubts
 from svc.training.data.text_features import (
     UnusableRow,
     distinct_values,
@@ -208,13 +209,13 @@ _MANY = 0.01
 
 
 def sample_warnings(side: FeatureSide, name: SideName, frame: pd.DataFrame) -> list[str]:
-    """Return warnings about the texts and the repeated ids in the first rows of a feature table, `frame`.
+    """Return warnings about labels, texts and repeated ids in the first rows of a feature table, `frame`.
 
-    Tables without text and vector columns cause no warnings. Raise FeatureTableError for a text or vector that cannot
-    be read.
+    Tables without text and vector columns cause no warnings about ids. Raise FeatureTableError for a text or vector
+    that cannot be read.
     """
     columns = [column for column in side.columns if column.kind in ("text", "vector")]
-    lines = []
+    lines = [f"warning: {doubt.message}" for doubt in label_doubts(frame, side.columns, f"features.{name}.columns")]
     for column in columns:
         values = frame[column.name]
         try:

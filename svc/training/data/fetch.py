@@ -18,7 +18,7 @@ from svc.recipe.schema import Cleansing, Recipe
 from svc.settings import Settings
 from svc.sources.base import SourceContext, build_source
 from svc.training.data import interactions as cleaning
-from svc.training.data.doubts import column_hints, count_events, doubts
+from svc.training.data.doubts import column_hints, count_events, doubts, label_doubts
 from svc.training.data.features import FittedSide, SideName, fit_side
 from svc.training.data.id_doubts import id_doubts
 from svc.training.data.interactions import Interactions
@@ -226,6 +226,8 @@ def _sides(
                 frame = frame[~frame[side.id_column].isin(gone)]
             for doubt in id_doubts(frame[side.id_column], name, side.source.type, are_rows=False):
                 doubt.log()
+            for labels in label_doubts(frame, side.columns, f"features.{name}.columns"):
+                logs.emit(events.RECIPE_WARNING, **labels._asdict())
             sides[name] = fit_side(frame, side, name, ids, settings)
     return sides
 

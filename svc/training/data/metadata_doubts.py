@@ -9,24 +9,27 @@ from svc.errors import MetadataError
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
 from svc.sources.base import SourceContext, build_source
-from svc.training.data.doubts import Doubt
+from svc.training.data.doubts import Doubt, label_doubts
 from svc.training.data.id_doubts import id_doubts
 
 
 def metadata_doubts(
     loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str], items: Collection[str]
 ) -> Iterator[Doubt]:
-    """Yield a warning if fewer than half of `items` are in the recipe's table of item metadata.
+    """Yield warnings of fields with several labels in a cell, and if the table has fewer than half of `items`.
 
-    Reads the whole id column of the table. Raise MetadataError if the table has none of `items`, and DataSourceError if
-    it cannot be read.
+    Reads the whole columns of ids and labels. Raise MetadataError if the table has none of `items`, and DataSourceError
+    if it cannot be read.
     """
     declared = loaded.recipe.item_metadata
     if declared is None or not items:
         return
     name = declared.id_column
-    context = SourceContext.for_served_table(loaded.base_dir, settings, variables, name, (name,))
-    column = build_source(declared.source, context).fetch()[name].dropna()
+    labels = [field for field, kind in declared.filter_kinds.items() if kind == "categorical"]
+    context = SourceContext.for_served_table(loaded.base_dir, settings, variables, name, (name, *labels))
+    frame = build_source(declared.source, context).fetch()
+    yield from label_doubts(frame, declared.filter_fields, "item_metadata.filter_fields")
+    column = frame[name].dropna()
     ids = {str(text) for text in column.unique()}
     n_found = len(ids.intersection(items))
     if few_items(n_found, len(items)) is None:
