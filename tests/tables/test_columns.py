@@ -54,9 +54,10 @@ def test_other_columns_hold_no_returns(tmp_path: Path, values: list[Any]) -> Non
     assert tried(tmp_path).is_silent("amounts_below_zero")
 
 
-def test_counts_are_no_ratings(tmp_path: Path) -> None:
-    """The filter for the higher half of visit counts would drop nearly all rows."""
-    with_column(tmp_path, "visits", [1, 1, 1, 1, 2, 1, 1, 3, 1, 17])
+@pytest.mark.parametrize("values", [[1, 1, 1, 1, 2, 1, 1, 3, 1, 17], [0, 0, 0, 0.5, 0, 0, 2, 0, 0.75, 0]])
+def test_counts_and_discounts_are_no_ratings(tmp_path: Path, values: list[float]) -> None:
+    """The filter for the higher half of visit counts or discounts would drop nearly all rows."""
+    with_column(tmp_path, "visits", values)
     assert tried(tmp_path).is_silent("rating_unused")
     with_column(tmp_path, "stars", [5, 4, 1, 3, 5, 2])
     hint = tried(tmp_path).hint("rating_unused")

@@ -282,7 +282,8 @@ def _hint(column: pd.Series, name: str, *, is_used: bool) -> Doubt | None:
     n_below = int((numbers < 0).sum())
     if 0 < n_below < FEW_BELOW * len(numbers):
         return None if is_used else _amounts_below_zero(name, n_below, len(numbers))
-    is_count = float(numbers.median()) <= 1 and values[-1] > 2
+    median = float(numbers.median())
+    is_count = (median <= 1 and values[-1] > 2) or (median == 0 and len(values) > 2)  # the second: mostly no discount
     is_rating = 1 < len(values) <= MOST_VALUES and values[0] >= 0 and values[-1] <= LARGEST_VALUE
     if not is_rating or is_count:
         return None
