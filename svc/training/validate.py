@@ -205,9 +205,9 @@ def _few_items(
     """
     compare = partial(metadata_doubts, loaded, settings, variables)
     with suppress(MetadataError):
-        found = [*compare(first)]
-        if all(doubt.code != "metadata_few_items" for doubt in found):
-            yield from found
+        of_first = [*compare(first)]
+        if all(doubt.code != "metadata_few_items" for doubt in of_first):
+            yield from of_first
             return
     cleansing = loaded.recipe.cleansing
     source = build_source(loaded.recipe.source, interaction_context(loaded, settings, variables))
