@@ -218,7 +218,6 @@ def test_the_blocks_of_a_page_run_as_a_reader_runs_them(page: Path, tmp_path: Pa
         flags=re.MULTILINE,
     )
     script = script.replace("head -n 80000", "head -n 10000")
-    script = script.replace('window="7d")', 'window="7d", time_unit="s")')  # the demo's times count seconds
     shell = Shell(tmp_path)
     shell.make_host()
     curl = 'curl() { command curl --fail-with-body "$@"; }\n'
