@@ -102,6 +102,17 @@ def held_bytes(pid: int) -> int:
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
 
 
+def status_bytes(pid: int, name: str) -> int:
+    """A row of the memory of a process, such as VmRSS, or VmHWM for its peak."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    return int(status.split(f"{name}:")[1].split()[0]) << 10
+
+
+def forget_peak(pid: int) -> None:
+    """Let the kernel count the peak from now on."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5", encoding="ascii")
+
+
 def ids(prefix: str, count: int) -> list[str]:
     return [f"{prefix}{number}" for number in range(count)]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import random
-import shutil
 import socket
 import sys
 import tempfile
@@ -22,7 +21,7 @@ from scipy.stats import mannwhitneyu
 
 from benchmarks import overload
 from benchmarks.clients import ATTACKS, HEAD, MANY, attack, most_files
-from benchmarks.common import origin
+from benchmarks.common import forget_peak, origin, status_bytes
 from benchmarks.servers import PATIENCE_S, Address, Running, address_of, connect, floor, load, p99, probing
 from svc.serving.api.authentication import REFUSALS_PER_S, hash_api_key, new_api_key
 from tests.e2e.load import Load, only_200
@@ -75,15 +74,12 @@ class Watch:
 
     def attacked(self, name: str, seconds: float) -> tuple[Seen, int]:
         """What was seen under the attack, and the peak of memory above the state before, in bytes."""
-        Path(f"/proc/{self.server.process.pid}/clear_refs").write_text("5")  # the peak begins anew
-        before = self._memory("VmRSS")
+        pid = self.server.process.pid
+        forget_peak(pid)
+        before = status_bytes(pid, "VmRSS")
         with attack(name, self.key, self.address):
             seen = self.look(seconds, MANY if name == "idle" else 0)
-        return seen, self._memory("VmHWM") - before
-
-    def _memory(self, name: str) -> int:
-        status = Path(f"/proc/{self.server.process.pid}/status").read_text(encoding="ascii")
-        return int(status.split(f"{name}:")[1].split()[0]) * 1024
+        return seen, status_bytes(pid, "VmHWM") - before
 
 
 @contextmanager
@@ -227,8 +223,6 @@ def wrong_keys_and_times(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=int, default=3, help="of each measurement of throughput")
     parser.add_argument("--pairs", type=int, default=2000)
     options = parser.parse_args()
-    if shutil.which("wrk") is None:
-        sys.exit("this benchmark loads the server with wrk: apt-get install wrk")
     print("\n".join(origin()) + "\n")
     with watched() as watch:
         kept = throughput(watch, options.rounds, options.seconds)

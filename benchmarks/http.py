@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import os
 import pickle
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -208,8 +207,6 @@ def narrow_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-fastapi", action="store_true")
     parser.add_argument("--batch", action="store_true", help="batches and the latency of others instead")
     options = parser.parse_args()
-    if shutil.which("wrk") is None:
-        sys.exit("this benchmark loads the servers with wrk: apt-get install wrk")
     print("\n".join(origin()))
     rounds, seconds = ROUNDS[options.profile]
     for shape in options.shapes.split(","):

@@ -5,10 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
-import shutil
 import subprocess
-import sys
 import tempfile
 import time
 import urllib.request
@@ -17,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from benchmarks.common import SHAPES, Shape, held_bytes, origin, processes
+from benchmarks.common import SHAPES, Shape, forget_peak, held_bytes, origin, processes, status_bytes
 from benchmarks.servers import (
     RECOMMEND,
     Running,
@@ -29,6 +26,8 @@ from benchmarks.servers import (
     write_served,
     wrk,
 )
+from benchmarks.swap import prepare as prepare_swaps
+from benchmarks.swap import put_next
 from tests.e2e.server import Server, write_recipe
 from tests.serving.artifacts import factor_model, write_artifact
 
@@ -49,23 +48,9 @@ BODIES = {
 }
 
 
-def peak_bytes(server: Server) -> int:
-    for line in Path(f"/proc/{server.process.pid}/status").read_text(encoding="ascii").splitlines():
-        if line.startswith("VmHWM"):
-            return int(line.split()[1]) << 10
-    raise RuntimeError("the kernel does not tell the peak")
-
-
-def forget_peak(server: Server) -> None:
-    """Let the kernel count the peak from now on."""
-    Path(f"/proc/{server.process.pid}/clear_refs").write_text("5", encoding="ascii")
-
-
 def swap(server: Server, folder: Path, number: int) -> None:
     """Put the other artifact in place and wait until it is served."""
-    link = folder / "next"
-    os.link(folder / f"{number % 2}.svc", link)
-    link.rename(folder / "a.svc")
+    put_next(folder, number)
     server.wait_for("artifact_loaded", times=number + 1)
     server.recommend("a", "u1").raise_for_status()
 
@@ -75,23 +60,18 @@ def measure(name: str, swaps: int, *, metadata: bool = False) -> None:
     label = f"{name} + metadata" if metadata else name
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        recipes = folder / "recipes"
-        recipes.mkdir()
-        write_recipe(recipes, "a", folder / "a.svc", **(_metadata(folder, n_items) if metadata else {}))
-        for seed in (0, 1):
-            write_artifact(folder / f"{seed}.svc", factor_model(n_users, n_items, COMPONENTS, seed=seed))
-        os.link(folder / "0.svc", folder / "a.svc")
+        recipes = prepare_swaps(folder, n_users, n_items, **(_metadata(folder, n_items) if metadata else {}))
         size = (folder / "a.svc").stat().st_size
-        with Server(recipes, env=ENV) as server:
+        with Server(recipes, env=ENV, fresh=True) as server:
             server.recommend("a", "u1").raise_for_status()
             row("artifact", label, size, size)
             row("serving", label, server.resident_bytes(), size)
-            forget_peak(server)
+            forget_peak(server.process.pid)
             for number in range(1, swaps + 1):
                 swap(server, folder, number)
                 if number in (1, 10, 20, 50, 100):
                     row(f"after {number} swaps", label, server.resident_bytes(), size)
-            row("peak of swaps", label, peak_bytes(server), size)
+            row("peak of swaps", label, status_bytes(server.process.pid, "VmHWM"), size)
 
 
 def _metadata(folder: Path, n_items: int) -> dict[str, Any]:
@@ -108,13 +88,13 @@ def bodies() -> None:
         write_recipe(folder, "a", folder / "a.svc")
         write_artifact(folder / "a.svc", factor_model(*SIZES["1 MB"], COMPONENTS))
         for name, body in BODIES.items():
-            with Server(folder, env=ENV) as server:
+            with Server(folder, env=ENV, fresh=True) as server:
                 server.recommend("a", "u1").raise_for_status()
                 before = server.resident_bytes()
-                forget_peak(server)
+                forget_peak(server.process.pid)
                 verb = "batch-recommend" if name in {"texts", "numbers", "features"} else "recommend"
                 status = server.client.post(f"/v1/recipes/a:{verb}", content=body).status_code
-                cost = peak_bytes(server) - before
+                cost = status_bytes(server.process.pid, "VmHWM") - before
                 size = len(body)
                 found = f"status {status}, peak +{cost / MB:.0f} MB = {cost / size:.2f} times its size"
                 print(f"body of {size / MB:.0f} MB, {name:9} {found}", flush=True)
@@ -285,8 +265,6 @@ def workers(parser: argparse.ArgumentParser) -> None:
     """
     parser.add_argument("--small", action="store_true", help="shape (a), short rounds, and a model of 64 MiB")
     small = parser.parse_args().small
-    if shutil.which("wrk") is None:
-        sys.exit("this benchmark loads the servers with wrk: apt-get install wrk")
     print("\n".join(origin()))
     for shape in ("a",) if small else ("a", "b"):
         measure_workers(SHAPES[shape], rounds=3 if small else 15, seconds=1 if small else 2)

@@ -14,6 +14,7 @@ import multiprocessing
 import os
 import pickle
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -177,6 +178,9 @@ def script(folder: Path, n_users: int, size: int = 0, pause_ms: int = 0) -> Path
 
 
 def wrk(url: str, connections: int, seconds: int, lua: Path | None) -> list[str]:
+    """The command of one load. Ends the program if wrk is missing."""
+    if shutil.which("wrk") is None:
+        sys.exit("this benchmark loads the server with wrk: apt-get install wrk")
     return ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--latency", *(["-s", str(lua)] if lua else []), url]
 
 

@@ -19,6 +19,7 @@ from statistics import median
 from typing import Any, TypeVar
 
 from benchmarks.common import Shape, ids, origin
+from benchmarks.servers import Running
 from svc.artifact import ed25519
 from svc.artifact.keys import SigningKeys, verify
 from svc.artifact.layout import Parsed
@@ -44,19 +45,18 @@ def command(*words: str) -> float:
 def start(recipes: Path) -> tuple[float, float]:
     """Seconds of wall time and of processor time until the server accepts connections."""
     began = time.perf_counter()
-    with Server(recipes, env={"SVC_METRICS_ENABLED": "0"}) as server:
+    with Server(recipes, env={"SVC_METRICS_ENABLED": "0"}, fresh=True) as server:
         wall = time.perf_counter() - began
         return wall, processor_seconds(server)
 
 
 def processor_seconds(server: Server) -> float:
-    used = Path(f"/proc/{server.process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return (int(used[11]) + int(used[12])) / os.sysconf("SC_CLK_TCK")
+    return Running(server.url, server.process.pid).cpu_s()
 
 
 def ticks(what: str, recipes: Path, count: int = 10) -> None:
     """Mean wall and processor time of `count` polls of all artifacts, none of which changes."""
-    with Server(recipes) as server:
+    with Server(recipes, fresh=True) as server:
         until(lambda: _ticks(server) >= 1)
         before, began = processor_seconds(server), _ticks(server)
         until(lambda: _ticks(server) >= began + count)

@@ -34,11 +34,11 @@ def report(what: str, load: Load) -> None:
     print(f"{what:14} {load.requests:7} answered, {load.failed} failed, p99 {load.p99_ms:6.1f} ms", flush=True)
 
 
-def prepare(folder: Path, n_users: int, n_items: int) -> Path:
-    """Two artifacts, the first of them in place, and a folder with the recipe."""
+def prepare(folder: Path, n_users: int, n_items: int, **more: Any) -> Path:
+    """Two artifacts, the first of them in place, and a folder with the recipe, which has the blocks of `more`."""
     recipes = folder / "recipes"
     recipes.mkdir()
-    write_recipe(recipes, "a", folder / "a.svc")
+    write_recipe(recipes, "a", folder / "a.svc", **more)
     for seed in (0, 1):
         write_artifact(folder / f"{seed}.svc", factor_model(n_users, n_items, 128, seed=seed))
     os.link(folder / "0.svc", folder / "a.svc")
@@ -67,7 +67,7 @@ def over_many(swaps: int) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         recipes, lua = prepare(folder, 2_000, 5_000), script(folder, 2_000)
-        with Server(recipes, env=ENV) as server:
+        with Server(recipes, env=ENV, fresh=True) as server:
             url = f"{server.url}/v1/recipes/a:recommend"
             load(url, CLIENTS, 1, lua)
             print("| swaps | answered | failed | requests/s | p99 ms | resident MB |\n|---|---|---|---|---|---|")
@@ -85,7 +85,7 @@ def under_load(swaps: int) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         recipes, lua = prepare(folder, N_USERS, 41_000), script(folder, N_USERS)
-        with Server(recipes, env=ENV) as server:
+        with Server(recipes, env=ENV, fresh=True) as server:
             url = f"{server.url}/v1/recipes/a:recommend"
             load(url, CLIENTS, 1, lua)
             report("steady", load(url, CLIENTS, STEADY_S, lua))
@@ -109,7 +109,7 @@ def loading(n_users: int, n_items: int) -> None:
             began = time.perf_counter()
             hashlib.sha256((folder / "a.svc").read_bytes()).digest()
             floors.append(time.perf_counter() - began)
-        with Server(recipes, env=ENV) as server:
+        with Server(recipes, env=ENV, fresh=True) as server:
             for number in range(1, 4):
                 put_next(folder, number)
                 server.wait_for("artifact_loaded", times=number + 1)
