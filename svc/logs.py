@@ -331,6 +331,8 @@ def emit(event: Event, /, **fields: Any) -> None:
 
 class _ToStructlog(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
+        if record.name == "svc":  # svc's own record (`configure_for_library`), which would come back here for ever
+            return
         level = record.levelname.lower()
         cause = {"error": _describe_error(record.exc_info[1])} if record.exc_info and record.exc_info[1] else {}
         emit(events.LIBRARY_LOG, logger=record.name, message=record.getMessage(), library_level=level, **cause)

@@ -321,3 +321,17 @@ def test_an_error_in_a_library_record_is_named(lines: list[str]) -> None:
     logging.getLogger("some.library").error("failed", exc_info=group)
     record = json.loads(lines[-1])
     assert (record["message"], record["error"]) == ("failed", "ValueError: one; KeyError: 'two'")
+
+
+def test_records_of_the_library_do_not_come_back_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program may set up logging as a command does, and later use svc as a library."""
+    monkeypatch.setattr(logging.getLogger(), "handlers", [logs._ToStructlog()])
+    was_configured, before = structlog.is_configured(), structlog.get_config()
+    structlog.reset_defaults()
+    try:
+        logs.configure_for_library()
+        logs.emit(events.KEYS_RELOAD_FAILED, error="e")
+    finally:
+        structlog.reset_defaults()
+        if was_configured:
+            structlog.configure(**before)
