@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from hashlib import sha256
 from itertools import accumulate
 
+OPEN = ".open"
+"""Ending of a file of the served log that a server still writes. Its last line may be half a line."""
 _HEX = 16
 _DIGEST_HEX = 32
 

@@ -96,7 +96,7 @@ def _served_log(loaded: LoadedRecipe) -> str:
 
 def _read_events(events: str, columns: dict[str, Any], settings: Settings, variables: Mapping[str, str]) -> Events:
     """Read the table that --events names. A column `value` of a file counts without --value."""
-    from svc.experiments.events import clean_events, event_schema
+    from svc.experiments.events import VALUE, clean_events, event_schema
     from svc.recipe.source_options import SourceSpec
     from svc.recipe.yaml_reader import parse_yaml
     from svc.sources.base import SourceContext, build_source
@@ -114,8 +114,8 @@ def _read_events(events: str, columns: dict[str, Any], settings: Settings, varia
     context = SourceContext(Path.cwd(), settings, None, ids, "interactions", variables, None)
     source: Any = build_source(spec, context)
     first = source.sample(1) if is_file and schema.weight_column is None else None
-    if first is not None and "value" in first:
-        schema = event_schema({**columns, "weight_column": "value"})
+    if first is not None and VALUE in first:
+        schema = event_schema({**columns, "weight_column": VALUE})
     names = (*ids, *schema.time_columns, *([schema.weight_column] if schema.weight_column else []))
     return clean_events(build_source(spec, replace(context, columns=names)).fetch(), schema)
 

@@ -9,10 +9,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.json as pa_json
 
+from svc.asking.experiment import OPEN
 from svc.errors import DataSourceError
 
-OPEN = ".open"
-"""Suffix of a file that a server still writes. Its last line may be half a line."""
 _TEXTS = ("recipe", "request_id", "experiment", "arm", "unit")
 _SCHEMA = pa.schema(
     {

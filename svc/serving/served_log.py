@@ -25,7 +25,7 @@ import trio
 from pydantic_core import to_json
 
 from svc import events, logs, metrics
-from svc.asking.experiment import unit_digest
+from svc.asking.experiment import OPEN, unit_digest
 from svc.asking.policy import LogSettings
 from svc.metrics import Metrics
 
@@ -34,7 +34,6 @@ MAX_WAITING_IDS = 500_000
 """Bound of the item ids in the queue. They take about 40 MB."""
 LINE_COST = 20
 """A line without items takes the memory of this many ids."""
-OPEN = ".open"
 _UNIT = re.compile(rb'"unit":"[0-9a-f]{32}"')
 
 
@@ -116,10 +115,9 @@ class ServedLogs:
         waiting, self._waiting, self._n_ids = self._waiting, [], 0
         if waiting or self._files:
             work = partial(self._write, waiting, is_end=is_end)
-            for recipe, error, count, is_lost in await trio.to_thread.run_sync(
-                work, abandon_on_cancel=True, limiter=self._limiter
-            ):
-                if is_lost:
+            outcomes = await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._limiter)
+            for recipe, error, count in outcomes:
+                if error:
                     self._lose(recipe, error, count)
                 else:
                     self._metrics.of(metrics.SERVED_LOG_LINES, result="written").inc(count)
@@ -133,20 +131,22 @@ class ServedLogs:
         self._metrics.of(metrics.SERVED_LOG_LINES, result="lost").inc(count)
         self._lost[recipe, error] += count
 
-    def _write(self, waiting: list[tuple[LogSettings, Line]], *, is_end: bool) -> list[tuple[str, str, int, bool]]:
-        """Write the lines, and return recipe, error and number of lines for each file, and whether they are lost."""
-        outcomes, now_s = list[tuple[str, str, int, bool]](), time.time()
+    def _write(self, waiting: list[tuple[LogSettings, Line]], *, is_end: bool) -> list[tuple[str, str, int]]:
+        """Write the lines, and return recipe, error or "", and number of lines for each file that has some."""
+        outcomes, now_s = list[tuple[str, str, int]](), time.time()
         by_file: dict[tuple[LogSettings, str], list[bytes]] = {key: [] for key in self._files}
         for settings, line in waiting:
             if encoded := line.encode(settings.share):
                 by_file.setdefault((settings, line.recipe), []).append(encoded)
         for (settings, recipe), lines in by_file.items():
             file = self._files.setdefault((settings, recipe), LogFile(settings, recipe))
+            error = ""
             try:
                 file.write(lines, now_s)
-                outcomes.append((recipe, "", len(lines), False))
-            except OSError as error:
-                outcomes.append((recipe, f"{settings.folder}: {error.strerror or error}", len(lines), bool(lines)))
+            except OSError as failure:
+                error = f"{settings.folder}: {failure.strerror or failure}"
+            if lines:
+                outcomes.append((recipe, error, len(lines)))
             if is_end:
                 file.close()
         return outcomes
@@ -216,19 +216,22 @@ class LogFile:
         raise OSError(f"{self._folder} has too many files of this minute")
 
     def _tidy(self, now_s: float) -> None:
-        """Give files that a killed process has left their final names, and remove files that are too old."""
+        """Give files that a killed process has left their final names, and remove files that are too old.
+
+        Skips a file that cannot be opened. Another worker may have closed and renamed it meanwhile.
+        """
         for path in self._folder.glob(f"{self._recipe}.*.jsonl{OPEN}"):
-            if (fd := _locked(path, os.O_RDWR)) is not None:
-                final = path.with_suffix("")
-                with suppress(OSError):
+            with suppress(OSError), ExitStack() as held:
+                if (fd := _locked(path, os.O_RDWR)) is not None:
+                    held.callback(os.close, fd)
                     _cut_half_line(fd)
-                    if not final.exists():
-                        path.rename(final)
-                os.close(fd)
+                    if not path.with_suffix("").exists():
+                        path.rename(path.with_suffix(""))
         oldest = datetime.fromtimestamp(now_s - 86_400 * self._settings.keep_days, UTC).strftime("%Y%m%dT%H%M")
         for path in self._folder.glob(f"{self._recipe}.*.jsonl"):
             if path.name.split(".")[1] < oldest:
-                path.unlink(missing_ok=True)
+                with suppress(OSError):
+                    path.unlink()
 
 
 def forget_units(folder: Path, recipe: str, digests: Iterable[str]) -> int:

@@ -121,6 +121,18 @@ def test_files_of_killed_processes_are_finished_and_old_files_removed(tmp_path: 
     file.close()
 
 
+def test_a_file_that_cannot_be_tidied_loses_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another worker may rename its file between the listing and the opening."""
+    gone = tmp_path / "books.20261201T1229.7.jsonl.open"
+    glob = Path.glob
+    monkeypatch.setattr(Path, "glob", lambda self, pattern: [gone, *glob(self, pattern)])
+    (tmp_path / "books.20251201T1229.7.jsonl").mkdir()
+    file = LogFile(settings(tmp_path), "books")
+    file.write([b"1\n"], NOON)
+    file.close()
+    assert (tmp_path / f"books.20261201T1230.{os.getpid()}.jsonl").read_bytes() == b"1\n"
+
+
 def test_two_processes_of_one_pid_have_two_files(tmp_path: Path) -> None:
     """Containers that share a folder may all have the PID 1."""
     first, second = LogFile(settings(tmp_path), "books"), LogFile(settings(tmp_path), "books")
