@@ -185,8 +185,11 @@ def wrk(url: str, connections: int, seconds: int, lua: Path | None) -> list[str]
 
 
 def load(url: str, connections: int, seconds: int, lua: Path | None) -> Load:
-    command = wrk(url, connections, seconds, lua)
-    return measured(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    """Run one load to its end. Ends the program with the words of wrk if it fails."""
+    done = subprocess.run(wrk(url, connections, seconds, lua), capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{' '.join(done.args)}: {done.stderr or done.returncode}")
+    return measured(done.stdout)
 
 
 def measured(text: str) -> Load:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from svc import install_command
+from svc import install_command, logs
 from svc.errors import ConfigError, TrainingError, UsageError
 from svc.library.evaluation import align, check_metrics, rank
 from svc.library.tables import as_pandas, as_table, column_names, require
-from svc.library.training import ITEM, USER, TrainResult, in_place, train
+from svc.library.training import ITEM, USER, TrainResult, further_columns, hint_at_times, in_place, train
 from svc.progress import Progress, progress_here
 from svc.recipe.load import load_recipe, merge_trees, normalize
 from svc.recipe.variables import recipe_variables
@@ -113,9 +113,14 @@ def compare(
         raise UsageError(f"heldout: {heldout} is not between 0 and 1")
     columns = {"user": user, "item": item, "time": time, "weight": weight}
     data = as_table(data, "data")
-    require({name: column for name, column in columns.items() if column}, column_names(data, "data"), "data")
+    names = column_names(data, "data")
+    require({name: column for name, column in columns.items() if column}, names, "data")
+    logs.configure_for_library()
     asked = _Options(user, item, time, weight, tuple(metrics), cutoff, heldout, confidence)
     frame = as_pandas(data, "data").reset_index(drop=True)
+    if time is None:
+        further = (name for blocks in named.values() for name in further_columns(blocks))
+        hint_at_times(names, {*columns.values(), *further})
     with closing(progress_here(progress)) as shown:
         values = _values(named, frame, seeds, asked, shown)
     return _comparison(values, list(named), asked)
@@ -208,7 +213,10 @@ def _values(
         for values, (name, blocks) in zip(each, named.items(), strict=True):
             progress.advance(trained, total, f"{trained}/{total} trained, now {name} with seed {seed}")
             options = merge_trees(dict(blocks), {"training": {"seed": seed}})
-            result = train(rest, asked.user, asked.item, asked.time, asked.weight, progress=False, **options)
+            # Without the unused columns, no training repeats the hint at them that `compare` gives.
+            used = {asked.user, asked.item, asked.time, asked.weight, *further_columns(blocks)}
+            table = rest[[column for column in rest if column in used]]
+            result = train(table, asked.user, asked.item, asked.time, asked.weight, progress=False, **options)
             values.append(_judge(result, held, asked))
             trained += 1
     progress.advance(total, total, f"{total}/{total} trained")

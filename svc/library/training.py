@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -327,7 +327,7 @@ def _offer_tables(
             stacked = "a pivot table needs data.stack().reset_index()"
             raise UsageError(f"{argument}: {name!r} is the index of data: give data.reset_index(); {stacked}")
         require({argument: name}, names, "data")
-    further = [name for name in _further_columns(overrides) if name in names]
+    further = [name for name in further_columns(overrides) if name in names]
     table = as_arrow(data, list(dict.fromkeys([*(name for _, name in each), *further])), "data")
     drops_missing = (overrides.get("cleansing") or {}).get("drop_null_ids") is True
     check_interactions(table, dict(each[:2]), drop_missing=drops_missing)
@@ -337,15 +337,21 @@ def _offer_tables(
     }
     if time_unit is not None:
         recipe["schema"]["time_unit"] = time_unit
-    like_time = next((name for name in names if _TIMES.fullmatch(name) and name not in table.column_names), None)
-    if like_time and not {"time", "time_column"} & {*named, *(overrides.get("schema") or {})}:
+    if not {"time", "time_column"} & {*named, *(overrides.get("schema") or {})}:
+        hint_at_times(names, table.column_names)
+    with offer_table(table) as digest:
+        yield {**recipe, "source": {"type": "dataframe", "sha256": digest}}
+
+
+def hint_at_times(names: Iterable[str], used: Container[str | None]) -> None:
+    """Log a hint at the first of the columns `names` that is called like a time and not `used`."""
+    like_time = next((name for name in names if _TIMES.fullmatch(name) and name not in used), None)
+    if like_time:
         message = (
             f"the column {like_time!r} is not used: if it has the times of the rows, time={like_time!r} holds out the "
             "latest rows of each user, and tries algorithms that know the order"
         )
         logs.emit(events.RECIPE_WARNING, code="time_unused", field="time", message=message)
-    with offer_table(table) as digest:
-        yield {**recipe, "source": {"type": "dataframe", "sha256": digest}}
 
 
 def _with_feature_tables(overrides: dict[str, Any], stack: ExitStack) -> dict[str, Any]:
@@ -372,7 +378,7 @@ def _with_feature_tables(overrides: dict[str, Any], stack: ExitStack) -> dict[st
     return {**overrides, "features": {**sides, **sources}}
 
 
-def _further_columns(overrides: Mapping[str, Any]) -> list[str]:
+def further_columns(overrides: Mapping[str, Any]) -> list[str]:
     """Return the columns that `schema` and `cleansing` in `overrides` name.
 
     They are read from the data in addition to the columns that arguments of `train` name.

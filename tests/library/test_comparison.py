@@ -48,6 +48,14 @@ def test_means_intervals_and_differences_are_reproducible(
     pd.testing.assert_frame_equal(again.differences, found.differences)
 
 
+@pytest.mark.parametrize(("options", "hints"), [({}, 1), ({"time": "when"}, 0)])
+def test_a_hint_at_times_is_given_once(options: dict[str, Any], hints: int, caplog: pytest.LogCaptureFixture) -> None:
+    """The four trainings do not repeat it. A column that only `cleansing.where` names is still read."""
+    stars = {**CANDIDATES["popular"], "cleansing": {"where": {"stars": {"gte": 1}}}}
+    svc.compare({**CANDIDATES, "popular": stars}, sales(), seeds=2, cutoff=5, **options)
+    assert caplog.text.count("time_unused") == hints
+
+
 def test_more_seeds_do_not_shorten_the_intervals() -> None:
     """All splits share the data, so an interval is as wide as that of one split."""
     asked = _Options("user", "item", None, None, ("ndcg",), 5, 0.2, 0.95)
