@@ -15,6 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
+from svc.local_paths import naming_size
+
 T = TypeVar("T")
 LONGEST_BASE = 100
 """Maximum number of characters of `base` in a temporary name, because file systems limit the length of names."""
@@ -27,7 +29,9 @@ def replace_file(path: Path, content: bytes, *, mode: int | None = None) -> None
     """
 
     def write(file: BinaryIO) -> None:
-        file.write(content)
+        with naming_size(len(content)):
+            file.write(content)
+            file.flush()
 
     write_file(path.parent, path.name, write, lambda _: path.name, mode=mode)
 

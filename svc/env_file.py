@@ -28,8 +28,8 @@ def key_list(inline: str, file: str | None, variable: str) -> tuple[str, str]:
     """Return the entries, separated by commas, of `variable` or of the file that `<variable>_FILE` names, and its name.
 
     `inline` is the value of the variable, "" if it is not set. In a file, line ends separate entries too. Blank lines
-    and text behind a `#` are ignored. Raises ConfigError if both are set, or if the file cannot be read or is larger
-    than MAX_BYTES. The message never shows an entry.
+    and text behind a `#` are ignored. Raises ConfigError if both are set, or if the file cannot be read, has no
+    entry or is larger than MAX_BYTES. The message never shows an entry.
     """
     if file is None:
         return inline, variable
@@ -39,8 +39,10 @@ def key_list(inline: str, file: str | None, variable: str) -> tuple[str, str]:
         text = read_named_file(f"{variable}_FILE", file).decode("utf-8")
     except UnicodeDecodeError:
         raise ConfigError(f"{variable}_FILE: {file} is not UTF-8 text") from None
-    lines = (line.partition("#")[0].strip().strip(",") for line in text.splitlines())
-    return ",".join(line for line in lines if line), f"{variable}_FILE: {file}"
+    lines = [line.partition("#")[0].strip().strip(",") for line in text.splitlines()]
+    if not any(lines):
+        raise ConfigError(f"{variable}_FILE: {file} has no entry")
+    return ",".join(filter(None, lines)), f"{variable}_FILE: {file}"
 
 
 def read_named_file(variable: str, path: str, *, is_secret: bool = False) -> bytes:

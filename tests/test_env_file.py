@@ -131,10 +131,11 @@ def test_a_key_file_has_the_entries_of_the_variable(tmp_path: Path) -> None:
 
 def test_the_error_of_an_unusable_key_file_hides_its_content(tmp_path: Path) -> None:
     """Setting both the variable and its `_FILE` form is an error too."""
+    (tmp_path / "empty").write_text("# none yet\n,\n", encoding="utf-8")
     (tmp_path / "odd").write_bytes(b"\xff\xfe")
     (tmp_path / "long").write_bytes(b"a:1\n" * (MAX_BYTES // 4 + 1))
-    unusable = ("none", "cannot be read"), (".", "cannot be read"), ("odd", "is not UTF-8"), ("long", "is larger than")
-    for file, words in unusable:
+    unusable = {"none": "cannot be read", ".": "cannot be read", "odd": "is not UTF-8", "long": "is larger than"}
+    for file, words in {**unusable, "empty": "has no entry"}.items():
         with pytest.raises(ConfigError, match=f"SVC_X_FILE: .*{words}"):
             key_list("", str(tmp_path / file), "SVC_X")
     with pytest.raises(ConfigError, match="both set"):

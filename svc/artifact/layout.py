@@ -24,6 +24,7 @@ from typing import Any, BinaryIO, Final, Literal
 
 from svc.artifact import ed25519
 from svc.errors import HeaderInvalid, HeaderTooLarge, MagicMismatch, PayloadTooLarge, UnsupportedFormat
+from svc.local_paths import naming_size
 from svc.logs import printable
 
 MAGIC: Final = b"SVCMODEL"
@@ -102,16 +103,19 @@ def write(
     front += _LENGTHS.pack(len(header_json), payload_bytes) + header_json
     front += bytes(-len(front) % ALIGNMENT)
     code, digest = hmac.new(key, digestmod="sha256") if signature == "hmac" else None, hashlib.sha256()
-    for piece in (front, *payload):
-        if code is not None:
-            code.update(piece)
-        digest.update(piece)
-        out.write(piece)
-    # Ed25519 signs the sha256 of everything before the signature. The sha256 of the file includes the signature.
-    end = ed25519.sign(key, ed25519.ARTIFACT, digest.digest()) if code is None else code.digest()
-    digest.update(end)
-    out.write(end)
-    return Written(digest.hexdigest(), len(front) + payload_bytes + len(end), payload_bytes)
+    n_bytes = len(front) + payload_bytes + _SIGNATURE_BYTES[version]
+    with naming_size(n_bytes):
+        for piece in (front, *payload):
+            if code is not None:
+                code.update(piece)
+            digest.update(piece)
+            out.write(piece)
+        # Ed25519 signs the sha256 of everything before the signature. The sha256 of the file includes the signature.
+        end = ed25519.sign(key, ed25519.ARTIFACT, digest.digest()) if code is None else code.digest()
+        digest.update(end)
+        out.write(end)
+        out.flush()
+    return Written(digest.hexdigest(), n_bytes, payload_bytes)
 
 
 def _header_json(header: Mapping[str, Any]) -> bytes:

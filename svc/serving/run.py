@@ -220,18 +220,12 @@ async def _live(
     return 0
 
 
-def _read_keys(
-    options: ServeOptions, settings: Settings, required: bool
-) -> tuple[SigningKeys, dict[str, bytes], Certificate | None]:
+def _read_keys(options: ServeOptions, settings: Settings) -> tuple[SigningKeys, dict[str, bytes], Certificate | None]:
     """Return the signing keys, the API keys and the certificate, read again from their files.
 
-    `required` is True if clients need an API key now. Raises ConfigError if a file is invalid, or if the new API keys
-    would switch authentication on or off.
+    Raises ConfigError if a file is invalid. A file without keys is, so a reload never ends authentication.
     """
-    keys, api_keys = _signing_keys(options, settings), load_api_keys(settings)
-    if required != bool(api_keys):
-        raise ConfigError("whether clients need a key is decided at the start: restart to change it")
-    return keys, api_keys, read_certificate(settings)
+    return _signing_keys(options, settings), load_api_keys(settings), read_certificate(settings)
 
 
 async def _renew_keys(
@@ -242,9 +236,7 @@ async def _renew_keys(
     If a file is invalid, the error is logged, and all keys and the certificate stay as they are.
     """
     try:
-        keys, api_keys, certificate = await trio.to_thread.run_sync(
-            _read_keys, options, state.settings, state.auth.required
-        )
+        keys, api_keys, certificate = await trio.to_thread.run_sync(_read_keys, options, state.settings)
     except (ConfigError, RuntimeError) as error:  # RuntimeError if the system cannot start another thread
         logs.emit(events.KEYS_RELOAD_FAILED, error=str(error))
         return

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, cast
 
 from svc import events, logs
 from svc.errors import DataSourceError, FetchError, FetchTooLarge, SourceTooLarge
-from svc.local_paths import failure
+from svc.local_paths import failure, naming_size
 from svc.logs import redact_text
 from svc.net import HttpRules, RemoteResponse, exchange
 from svc.recipe.paths import Location
@@ -272,8 +272,9 @@ def _object(location: Location, sha256: str | None, context: SourceContext, part
             return
         with _spool(where) as copy:  # a second read of the object could return other bytes than the verified ones
             hashing = HashingFile(copy)
-            shutil.copyfileobj(remote, hashing, _CHUNK)
-            copy.seek(0)
+            with naming_size(size):
+                shutil.copyfileobj(remote, hashing, _CHUNK)
+                copy.seek(0)
             _check(hashing.sha256, sha256, where)
             yield DataFile(copy, where, size, None)
 

@@ -47,8 +47,10 @@ def _live(_state: ServerState) -> Document:
 
 def _ready(state: ServerState) -> Document:
     if state.draining:
-        return {"status": "draining"}, 503
-    return ({"status": "ok"}, 200) if state.registry.ready() else ({"status": "loading"}, 503)
+        return {"status": "draining", "detail": "the server is stopping"}, 503
+    # Probes are public, so only a server whose details are public too names its recipes.
+    reason = state.registry.unready_reason(names_recipes=not state.auth.required)
+    return ({"status": "ok"}, 200) if reason is None else ({"status": "loading", "detail": reason}, 503)
 
 
 DOCUMENTS: Mapping[str, Callable[[ServerState], Document]] = {"health": _health, "live": _live, "ready": _ready}

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from svc.serving.models.placed_items import PlacedItems
 
 SHOWN_ERROR_CHARACTERS = 200
+_NOT_LOADED = "not loaded yet"
 Declared = TypeVar("Declared")
 _numbers = itertools.count()
 
@@ -182,7 +183,7 @@ class Entry:
     @property
     def error(self) -> str | None:
         """Reason why no model is served, or None while a model is served."""
-        return None if self.served else self.faults.first() or "not loaded yet"
+        return None if self.served else self.faults.first() or _NOT_LOADED
 
     @property
     def last_load_error(self) -> str | None:
@@ -289,14 +290,23 @@ class Registry:
             self._changed("skip", dict(errors))
         self._skipped = dict(sorted(errors.items()))
 
-    def ready(self) -> bool:
-        """Return True if at least one recipe has a model and no failed load of the start is about to be tried again.
+    def unready_reason(self, *, names_recipes: bool) -> str | None:
+        """Return why no requests should be sent, or None if the server is ready or has no recipes.
 
-        Also returns True if there are no recipes.
+        The server is ready when a recipe has a model and no failed load of the start is about to be tried again. With
+        `names_recipes` the reason has each recipe's error, as in `details`, else only the number of recipes.
         """
         entries = self.recipes()
-        return not entries or (
-            any(entry.served for entry in entries) and not any(entry.faults.settling for entry in entries)
+        some_served = any(entry.served for entry in entries)
+        waiting = [entry for entry in entries if entry.faults.settling or not some_served]
+        if not waiting:
+            return None
+        if names_recipes:
+            return "; ".join(
+                f"{entry.name}: {_shown_error(entry, entry.faults.first() or _NOT_LOADED)}" for entry in waiting
+            )
+        return (
+            f"{len(waiting)} of {len(entries)} recipes have no model yet: GET /v1/health/details, with a key, says why"
         )
 
     def health(self) -> tuple[dict[str, Any], int]:
@@ -358,8 +368,7 @@ def _details(entry: Entry) -> dict[str, Any]:
             document["metadata_few_items"] = dict(entry.served.few_items)
     for key, error in (("error", entry.error), ("last_load_error", entry.last_load_error)):
         if error:
-            shown = error.replace(entry.artifact_folder, "") if entry.artifact_folder else error
-            document[key] = _shown(shown)
+            document[key] = _shown_error(entry, error)
     if (available := entry.availability) is not None:
         document["availability"] = {
             "mode": available.declared.mode,
@@ -374,6 +383,10 @@ def _details(entry: Entry) -> dict[str, Any]:
 
 def _rounded(age_s: float | None) -> float | None:
     return None if age_s is None else round(age_s, 1)
+
+
+def _shown_error(entry: Entry, error: str) -> str:
+    return _shown(error.replace(entry.artifact_folder, "") if entry.artifact_folder else error)
 
 
 def _shown(error: str) -> str:

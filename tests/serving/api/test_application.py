@@ -268,6 +268,22 @@ async def test_health_documents_follow_loading_and_draining() -> None:
         assert (await client.get("/v1/health/ready")).status == 503
 
 
+@pytest.mark.parametrize(
+    ("keys", "detail"),
+    [
+        ({}, "stub: signature mismatch"),
+        ({"shop": b""}, "1 of 1 recipes have no model yet: GET /v1/health/details, with a key, says why"),
+    ],
+)
+async def test_a_server_that_is_not_ready_says_why(keys: dict[str, bytes], detail: str) -> None:
+    """The probe is public, so a server with keys names no recipe."""
+    async with serving(keys=keys) as (client, state):
+        for name in ("movies", "plain", "broken"):
+            state.registry.remove(name)
+        ready = await client.get("/v1/health/ready")
+    assert (ready.status, ready.json) == (503, {"status": "loading", "detail": detail})
+
+
 async def test_probes_may_name_any_host() -> None:
     """An orchestrator sends the address of the process as host."""
     async with serving() as (client, _):

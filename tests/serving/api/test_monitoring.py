@@ -67,7 +67,7 @@ async def test_metrics_and_probes_of_the_monitoring_port_need_no_key() -> None:
         assert await get(port, "/v1/health/live") == (200, b'{"status":"ok"}')
         assert (await get(port, "/v1/health/ready"))[0] == 200
         state.draining = True
-        assert await get(port, "/v1/health/ready") == (503, b'{"status":"draining"}')
+        assert await get(port, "/v1/health/ready") == (503, b'{"status":"draining","detail":"the server is stopping"}')
 
 
 @pytest.mark.parametrize(

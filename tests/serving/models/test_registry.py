@@ -42,7 +42,7 @@ def test_an_empty_registry_is_healthy_and_ready() -> None:
     empty = Registry()
     assert empty.health() == ({"status": "ok", "total": 0, "loaded": 0}, 200)
     assert empty.details() == ({"status": "ok", "recipes": {}}, 200)
-    assert empty.ready()
+    assert empty.unready_reason(names_recipes=True) is None
 
 
 def test_details_have_version_and_age_of_the_model() -> None:
@@ -61,8 +61,11 @@ def test_a_stub_degrades_both_documents_but_not_readiness_of_others() -> None:
     document, status = mixed.details()
     assert (document["status"], status) == ("degraded", 503)
     assert document["recipes"]["b"] == {"loaded": False, "error": "magic bytes mismatch"}
-    assert mixed.ready()
-    assert not registry(stub("b", "x")).ready()
+    assert mixed.unready_reason(names_recipes=True) is None
+    stubs = registry(stub("b", "x" * 300), Entry("c", "c.yaml"))
+    assert stubs.unready_reason(names_recipes=True) == f"b: {'x' * 200}; c: not loaded yet"
+    counted = stubs.unready_reason(names_recipes=False)
+    assert counted == "2 of 2 recipes have no model yet: GET /v1/health/details, with a key, says why"
 
 
 def test_skipped_files_are_counted_apart_and_degrade_nothing() -> None:

@@ -55,11 +55,11 @@ async def test_the_server_is_not_ready_before_a_failed_load_is_tried_again(error
     with world.listening():
         await world.watcher.start()
         assert world.served("a") == "v1"
-        assert not world.registry.ready()
+        assert world.registry.unready_reason(names_recipes=True)
         if succeeds:
             world.loader.errors.clear()
         await first_tick(world)
-    assert world.registry.ready()
+    assert world.registry.unready_reason(names_recipes=True) is None
     assert (world.entry("b").served is not None) == succeeds
 
 
@@ -71,16 +71,16 @@ async def test_readiness_waits_for_no_load_that_is_not_tried_again() -> None:
     world.loader.errors["bad"] = failed(MagicMismatch("magic bytes mismatch"))
     with world.listening():
         await world.watcher.start()
-        assert world.registry.ready()
+        assert world.registry.unready_reason(names_recipes=True) is None
     world = World("a", "lost")
     world.store("lost").content = "v2"
     world.loader.errors["v2"] = failed(ArtifactReadError("reset"))
     with world.listening():
         await world.watcher.start()
-        assert not world.registry.ready()
+        assert world.registry.unready_reason(names_recipes=True)
         world.store("lost").trouble = OSError("no answer")
         await first_tick(world)
-    assert world.registry.ready()
+    assert world.registry.unready_reason(names_recipes=True) is None
 
 
 async def first_tick(world: World) -> None:

@@ -233,6 +233,7 @@ class Status(_Answer):
     """The state of the server."""
 
     status: Literal["ok", "loading", "draining"]
+    detail: Annotated[str | None, Field(description="Why the status is not ok.")] = None
 
 
 class WorkersHealth(_Answer):
