@@ -750,7 +750,7 @@ def test_every_function_works_by_keyboard(tab: Tab) -> None:
     page.keyboard.type(KEY)
     page.keyboard.press("Enter")
     tab.heading("movies").wait_for()
-    go_to(page, "#recipe")
+    playwright.expect(page.get_by_label("Recipe", exact=True)).to_be_focused()
     go_to(page, "[name=mode]")
     page.keyboard.press("ArrowRight")
     go_to(page, "[role=combobox]")
@@ -769,6 +769,80 @@ def test_every_function_works_by_keyboard(tab: Tab) -> None:
     page.keyboard.press("Enter")
     page.locator(".ranking li").nth(9).wait_for()
     playwright.expect(page.locator("#answer-said")).to_have_text("10 items recommended")
+
+
+def test_a_phone_opens_at_the_form_and_jumps_to_the_answer(browser: Any, server: Server) -> None:
+    """The first answer leaves the page at the form, which has the focus. Links lead to the answer and back.
+
+    An answer that the user asked for scrolls into view.
+    """
+    with tab_of(browser, server, viewport=SIZES["narrow"]) as tab:
+        page = tab.open()
+        page.locator(".ranking li").first.wait_for()
+        recipe, title = page.get_by_label("Recipe", exact=True), page.locator("#answer-title")
+        playwright.expect(recipe).to_be_focused()
+        playwright.expect(recipe).to_be_in_viewport()
+        page.get_by_role("link", name="To the answer").click()
+        playwright.expect(title).to_be_in_viewport()
+        page.get_by_role("link", name="To the form").click()
+        playwright.expect(recipe).to_be_in_viewport()
+        playwright.expect(title).not_to_be_in_viewport()
+        tab.recommend("u3")
+        playwright.expect(title).to_be_in_viewport()
+
+
+def test_an_answer_has_labels_folded_reasons_and_then_the_history(tab: Tab) -> None:
+    """Labels of features stand apart. Of several reasons the first is shown, and the others unfold.
+
+    A new item says that its share placed it, unless it is pinned.
+    """
+    page = tab.page
+    genres = {"name": "genres", "kind": "multi_label", "n_values": 2, "values": ["Crime", "Poetry"]}
+
+    def with_genres(route: Any) -> None:
+        body = route.fetch().json()
+        body["feature_columns"]["item"].append(genres)
+        route.fulfill(json=body)
+
+    def with_notes(route: Any) -> None:
+        body = route.fetch().json()
+        reasons = [{"item_id": f"i{item}", "title": f"Story number {item}", "share": 0.4} for item in (7, 8)]
+        body["items"][0] |= {"genres": "Crime|Poetry", "because": reasons, "reason": ["new"]}
+        body["items"][1] |= {"reason": ["new", "pinned"]}
+        route.fulfill(json=body)
+
+    page.route("**/v1/recipes/movies", with_genres)
+    page.route("**/v1/recipes/movies:recommend", with_notes)
+    tab.open()
+    tab.recommend("u3")
+    first = page.locator(".ranking > li").first
+    assert first.locator(".labels li").all_text_contents() == ["Crime", "Poetry"]
+    playwright.expect(first).to_contain_text("new, placed by its share")
+    playwright.expect(page.locator(".ranking > li").nth(1).get_by_text("new, pinned", exact=True)).to_be_visible()
+    other = first.get_by_text("Story number 8 (40 %)")
+    playwright.expect(other).not_to_be_visible()
+    first.get_by_text("because you chose Story number 7 (40 %)").click()
+    playwright.expect(other).to_be_visible()
+    tops = [page.locator(place).bounding_box()["y"] for place in (".ranking", ".history", ".raw")]
+    assert tops == sorted(tops)
+
+
+def test_the_arm_of_an_experiment_is_shown_and_offered_only_by_its_recipe(browser: Any, tmp_path: Path) -> None:
+    """The answer names its arm. The list of recipes has the arm's health, but no button to try it."""
+    home = tmp_path / "recipes"
+    home.mkdir()
+    arms = [{"name": "old", "weight": 0}, {"name": "next", "weight": 1, "path": str(tmp_path / "next.svc")}]
+    split = {"name": "ranking-2", "salt": "long-and-secret-salt", "arms": arms}
+    write_recipe(home, "plain", tmp_path / "plain.svc", serving={"experiment": split})
+    for name in ("plain", "next"):
+        write_artifact(tmp_path / f"{name}.svc", model(features=False))
+    with Server(home) as own, tab_of(browser, own) as tab:
+        page = tab.open(key=None)
+        tab.heading("plain@next").wait_for()
+        assert page.get_by_role("button", name=re.compile("^Try ")).all_text_contents() == ["Try plain"]
+        assert page.get_by_label("Recipe", exact=True).locator("option").all_text_contents() == ["plain"]
+        tab.recommend("u3")
+        playwright.expect(page.locator("#answer")).to_contain_text("arm next of the experiment ranking-2")
 
 
 def go_to(page: Any, selector: str) -> None:

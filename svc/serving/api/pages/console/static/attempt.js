@@ -7,7 +7,7 @@ import { featureForm } from "./features.js";
 import { narrowing } from "./narrow.js";
 import { picker } from "./picker.js";
 import { failure, heading, historyOf, listOfUsers, named, pageOf, ranking, rawJson } from "./ranking.js";
-import { described } from "./recipes.js";
+import { described, isArm } from "./recipes.js";
 
 const MODES = { user: "A user", items: "Some items", new_user: "A new user", new_item: "A new item", users: "Users for an item", page: "A page" };
 const ORDERS = { score: "who will take it", lift: "to whom it says most", balanced: "half of each" };
@@ -39,7 +39,7 @@ export function startAttempt(keys) {
 /** List the recipes that have a model, and keep the chosen recipe if it is still among them. */
 export function offer(recipes) {
   const before = select.value;
-  const loaded = recipes.filter((recipe) => recipe.loaded);
+  const loaded = recipes.filter((recipe) => recipe.loaded && !isArm(recipe));
   select.replaceChildren(...loaded.map((recipe) => el("option", { value: recipe.name }, recipe.name)));
   if (loaded.some((recipe) => recipe.name === before)) select.value = before;
   byId("attempt-none").hidden = loaded.length > 0;
@@ -121,7 +121,7 @@ function userFields() {
     if (!answer.ok) return;
     id.value = answer.body.user_id;
     changed();
-    run();
+    run(opening);
   };
   const node = el("div", {}, el("div", { class: "field" }, el("label", { for: "user-id" }, "User id"),
     el("div", { class: "beside" }, id, el("button", { type: "button", class: "quiet", onclick: () => choose(false) }, "Random user"))), problem,
@@ -193,7 +193,8 @@ function showCurl() {
   byId("curl").textContent = curlLine(path, body, needsKey);
 }
 
-async function run() {
+/** Send the request and show the answer, on a narrow page at the top of the screen unless the page has just opened. */
+async function run(opening = false) {
   running?.abort();
   running = new AbortController();
   const { signal } = running;
@@ -206,21 +207,17 @@ async function run() {
       body.user_id === undefined ? null : ask(recipePath(recipe, `/somebody?user_id=${encodeURIComponent(body.user_id)}`), { signal }),
       body.diversity === undefined ? null : ask(path, { body: { ...body, diversity: 0 }, signal })]);
     byId("answer-title").textContent = heading(body, recipe, now.fields.names?.() ?? new Map());
-    if (result.ok && result.body.users) {
-      answer.replaceChildren(...listOfUsers(result.body, result.ms), rawJson(result.body));
-      say(byId("answer-said"), `${result.body.users.length} users ranked`);
-    } else if (result.ok && result.body.rows) {
-      const chosen = somebody?.ok ? [historyOf(somebody.body, !NARROW.matches)] : [];
-      answer.replaceChildren(...chosen, ...pageOf(result.body, result.ms, now.fields.names()), rawJson(result.body));
-      say(byId("answer-said"), `a page of ${result.body.rows.length} rows`);
-    } else if (result.ok) {
-      const same = before?.ok && before.body.model_version === result.body.model_version;
-      const chosen = somebody?.ok ? [historyOf(somebody.body, !NARROW.matches)] : [];
-      answer.replaceChildren(...chosen, ...ranking(result.body, result.ms, body, same ? before.body.items : null, described(recipe)?.filter_fields), rawJson(result.body));
-      say(byId("answer-said"), `${result.body.items.length} items recommended`);
-    } else answer.replaceChildren(failure(result, described(recipe)?.feature_columns), rawJson(result.body));
+    const { filter_fields: filters = [], feature_columns: columns } = described(recipe) ?? {};
+    const labels = [...filters.filter((field) => field.kind !== "numerical"), ...(columns?.item ?? []).filter((column) => column.kind === "multi_label")];
+    const { users, rows, items } = result.body;
+    const same = before?.ok && before.body.model_version === result.body.model_version;
+    answer.replaceChildren(...(!result.ok ? [failure(result, columns)] : users ? listOfUsers(result.body, result.ms)
+      : rows ? pageOf(result.body, result.ms, now.fields.names())
+        : ranking(result.body, result.ms, body, same ? before.body.items : null, labels)),
+    ...(result.ok && somebody?.ok ? [historyOf(somebody.body, !NARROW.matches)] : []), rawJson(result.body));
+    if (result.ok) say(byId("answer-said"), users ? `${users.length} users ranked` : rows ? `a page of ${rows.length} rows` : `${items.length} items recommended`);
     answer.removeAttribute("aria-busy");
-    if (NARROW.matches) byId("answer-title").scrollIntoView();
+    if (NARROW.matches && !opening) byId("answer-title").scrollIntoView();
   } catch (error) {
     if (error.name !== "AbortError") throw error;
   }

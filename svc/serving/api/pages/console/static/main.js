@@ -53,7 +53,7 @@ async function enter(server) {
   if (!answer.ok) return key.forget();
   byId("key-field").value = "";
   open(server);
-  byId("recipes-title").focus();
+  byId("recipe").focus();
 }
 
 function open(server) {

@@ -71,6 +71,13 @@ export function shownValue(value) {
 const OWN = ["item_id", "score", "because", "in_spite_of", "rest", "reason"];
 const shownScore = (score) => (Math.abs(score) < 10 ? score.toFixed(4) : score.toLocaleString("en", { maximumSignificantDigits: 6 }));
 
+/** Say what answered: the number of `what`, the recipe, the duration, the model, the request, and the arm of an experiment. */
+function answeredBy({ recipe, model_version: version, request_id: request, experiment }, ms, count, what) {
+  return el("p", { class: "muted" }, `${count} ${count === 1 ? what : `${what}s`} of ${recipe} in ${ms.toFixed(0)} ms by model `,
+    el("code", { title: version }, version.slice(7, 19)), ", request ", el("code", {}, request),
+    experiment && [", arm ", el("strong", {}, experiment.arm), ` of the experiment ${experiment.name}`]);
+}
+
 /** Return the title of an item, or its id without a title, and a note with its id and other metadata. */
 export function named(item) {
   const title = titleField(item);
@@ -88,8 +95,7 @@ export function ranking(body, ms, asked = {}, before = null, labels = []) {
   const short = items.length < asked.limit;
   const strangers = items.filter((item) => item.score === 0).length;
   return [
-    el("p", { class: "muted" }, `${items.length} ${items.length === 1 ? "item" : "items"} of ${body.recipe} in ${ms.toFixed(0)} ms by model `,
-      el("code", { title: body.model_version }, body.model_version.slice(7, 19)), ", request ", el("code", {}, body.request_id)),
+    answeredBy(body, ms, items.length, "item"),
     ignored && el("p", { class: "note" }, `Not used, because training knows no such column or value: ${ignored.join(", ")}`),
     unknown && el("p", { class: "note" }, `Not used, because the model does not know or may not show them: ${unknown.join(", ")}`),
     fallback && el("p", { class: "note" }, "Nothing is known of this user: these are the most chosen items."),
@@ -99,16 +105,17 @@ export function ranking(body, ms, asked = {}, before = null, labels = []) {
         + "of the catalogue."),
     strangers > 0 && el("p", { class: "note" }, `${strangers} of ${items.length} items ${strangers === 1 ? "has" : "have"} score 0: `
       + `nothing that the model learned links them to this ${asked.seed_items ? "request" : "user"}.`),
-    alike(items, asked) && el("p", { class: "note" }, `Each ${alike(items, asked)}`),
+    alike(items, asked) && el("p", { class: "note" }, `Each ${alike(items, asked).join(", ")}`),
     before ? sideBySide(before, items, asked, labels) : list(items, asked, labels),
   ].filter(Boolean);
 }
 
 /** Show a page as a shop would: a shelf for each row. `names` maps ids of items to titles. */
-export function pageOf({ rows, recipe, model_version: version, profile }, ms, names) {
+export function pageOf(body, ms, names) {
+  const { rows, profile } = body;
   const titles = new Map([...names, ...rows.flatMap((row) => row.items.map((item) => [item.item_id, named(item).text]))]);
   return [
-    el("p", { class: "muted" }, `${rows.length} rows of ${recipe} in ${ms.toFixed(0)} ms by model `, el("code", { title: version }, version.slice(7, 19))),
+    answeredBy(body, ms, rows.length, "row"),
     el("p", { class: "note" }, profile === "none" ? "Nothing is known of this user." : `The page goes by: ${profile}`),
     ...rows.map((row) => el("section", { class: "shelf" },
       el("h4", {}, [row.id, row.seed_item && (titles.get(row.seed_item) ?? row.seed_item), row.label].filter(Boolean).join(" · ")),
@@ -118,13 +125,12 @@ export function pageOf({ rows, recipe, model_version: version, profile }, ms, na
 }
 
 /** Show the users ranked for an item, best first. */
-export function listOfUsers({ users, recipe, model_version: version, request_id: request }, ms) {
+export function listOfUsers(body, ms) {
   return [
-    el("p", { class: "muted" }, `${users.length} ${users.length === 1 ? "user" : "users"} of ${recipe} in ${ms.toFixed(0)} ms by model `,
-      el("code", { title: version }, version.slice(7, 19)), ", request ", el("code", {}, request)),
-    el("ol", { class: "ranking" }, users.map(({ user_id: user, score }) => {
+    answeredBy(body, ms, body.users.length, "user"),
+    el("ol", { class: "ranking" }, body.users.map(({ user_id: user, score }) => {
       const id = el("code", {}, user);
-      return el("li", {}, el("div", { class: "entry" }, el("div", { class: "said" }, el("strong", {}, id), " ", copyButton(id, `the id ${user}`)),
+      return el("li", {}, el("div", { class: "entry" }, el("div", {}, el("strong", {}, id), " ", copyButton(id, `the id ${user}`)),
         el("div", { class: "score" }, el("span", { class: "unseen" }, "Score "), shownScore(score))));
     })),
   ];
@@ -142,7 +148,7 @@ function list(items, asked, labels, others = null) {
   const scores = items.map((item) => item.score ?? 0);
   const [highest, lowest] = [Math.max(...scores), Math.min(...scores, 0)];
   return el("ol", { class: "ranking" }, items.map((item) => {
-    const said = alike(items, asked) ? null : because(item, asked);
+    const said = alike(items, asked) ? [] : because(item, asked);
     const node = entry(item, ((item.score ?? 0) - lowest) / (highest - lowest || 1), said, labels);
     if (others && !others.has(item.item_id)) node.querySelector(".said").append(el("p", { class: "hint only" }, "only on this page"));
     return node;
@@ -151,13 +157,13 @@ function list(items, asked, labels, others = null) {
 
 /** Return the reason that several items share, which is then shown once, or null if reasons differ. */
 function alike(items, asked) {
-  const said = new Set(items.map((item) => because(item, asked)));
-  return items.length > 1 && said.size === 1 ? [...said][0] : null;
+  const [said, ...others] = items.map((item) => because(item, asked));
+  return others.length && said.length && others.every((one) => String(one) === String(said)) ? said : null;
 }
 
 /** Show the value of a field: each label by itself in a field of labels, else the value as a text. */
 function labelled(field, value, labels) {
-  const of = labels.find((one) => one.name === field && one.kind !== "numerical");
+  const of = labels.find((one) => one.name === field);
   if (!of || value === null || value === undefined) return shownValue(value);
   const each = Array.isArray(value) ? value : of.kind === "multi_label" ? String(value).split("|") : [value];
   return el("ul", { class: "labels" }, each.map((one) => el("li", {}, shownValue(one))));
@@ -174,26 +180,23 @@ function entry(item, share, said, labels) {
       el("strong", {}, title && item[title] !== null ? shownValue(item[title]) : item.item_id),
       el("dl", { class: "rest" }, el("div", {}, el("dt", {}, "id"), el("dd", {}, id, " ", copyButton(id, `the id ${item.item_id}`))),
         rest.map((field) => el("div", {}, el("dt", {}, field), el("dd", {}, labelled(field, item[field], labels))))),
-      item.reason && el("p", { class: "hint" }, item.reason.join(", ")),
-      said && el("p", { class: "hint" }, said)),
+      item.reason && el("p", { class: "hint" }, placed(item.reason)),
+      said.length > 1 ? el("details", { class: "hint" }, el("summary", {}, said[0]), el("p", {}, said.slice(1).join(", ")))
+        : said.length > 0 && el("p", { class: "hint" }, said[0])),
     item.score === undefined ? null : el("div", { class: "score" }, el("span", { class: "unseen" }, "Score "), shownScore(item.score), bar)));
 }
 
-/** Return the reasons for an item as a text, with their shares of the score, or null without reasons. */
+/** Say by which rules an item stands in its place. Its share places a new item, unless it is pinned. */
+const placed = (rules) => rules.map((rule) => (rule === "new" && !rules.includes("pinned") ? "new, placed by its share" : rule)).join(", ");
+
+/** Return the reasons for an item as texts, the strongest first, with their shares of the score. */
 function because({ because: reasons = [], in_spite_of: against = [] }, asked) {
-  if (!reasons.length) return null;
-  if (reasons.some((one) => one.reason)) return "because many chose it";
-  const share = (one) => one.share > 0 ? ` (${Math.round(100 * one.share)} %)` : "";
-  const named = (one) => {
-    if (one.feature) return `${one.feature}${share(one)}`;
-    const title = titleField(one);
-    return `${title && one[title] !== null ? shownValue(one[title]) : one.item_id}${share(one)}`;
-  };
-  const chosen = reasons.filter((one) => !one.feature).map(named);
-  const known = reasons.filter((one) => one.feature).map(named);
+  if (reasons.some((one) => one.reason)) return ["because many chose it"];
+  const said = (verb, all) => all.map((one, place) => (place ? "" : `${verb} `) + (one.feature ?? named(one).text)
+    + (one.share > 0 ? ` (${Math.round(100 * one.share)} %)` : ""));
   const verb = asked.user_id !== undefined || asked.history ? "because you chose" : "because of";
-  return [chosen.length && `${verb} ${chosen.join(", ")}`, known.length && `because of ${known.join(", ")}`,
-    against.length && `in spite of ${against.map(named).join(", ")}`].filter(Boolean).join("; ");
+  return reasons.length ? [...said(verb, reasons.filter((one) => !one.feature)), ...said("because of", reasons.filter((one) => one.feature)),
+    ...said("in spite of", against)] : [];
 }
 
 /** Show an error with an explanation and the request id. `columns` are the model's feature columns. */

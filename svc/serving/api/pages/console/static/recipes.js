@@ -36,6 +36,9 @@ export function startRecipes(changed, tried) {
   tick();
 }
 
+/** Tell whether a row is an arm of an experiment, which has health but answers no request of its own. */
+export const isArm = ({ name }) => name.includes("@");
+
 /** Return the description of a recipe's current model, or null without a model. */
 export const described = (name) => descriptions.get(name) ?? null;
 
@@ -117,9 +120,9 @@ function row(recipe, tried) {
     el("div", { class: "who" }, el("h3", {}, recipe.name), el("span", { class: `state ${kind}` }, text)),
     about && el("dl", { class: "facts" }, facts(about, recipe).map(([label, value, more]) =>
       el("div", { class: more ?? null }, el("dt", {}, label), el("dd", {}, value)))),
-    recipe.loaded && el("button", { type: "button", class: "quiet try", onclick: () => tried(recipe.name) },
+    recipe.loaded && !isArm(recipe) && el("button", { type: "button", class: "quiet try", onclick: () => tried(recipe.name) },
       "Try", el("span", { class: "unseen" }, ` ${recipe.name}`)),
-    !recipe.skipped && versions(recipe.name),
+    !recipe.skipped && !isArm(recipe) && versions(recipe.name),
     error && el("p", { class: "fault" }, el("strong", {}, reason(recipe, error)), error,
       error.startsWith(MISSING) && el("span", {}, "\nTrain it: ", el("code", {}, `svc train FOLDER/${recipe.name}.yaml`))));
 }
