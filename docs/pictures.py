@@ -50,8 +50,19 @@ def take_notebook(browser: Any, folder: Path) -> None:
 
 
 def take_console(browser: Any, folder: Path) -> None:
-    """`console-wide-dark.png`, while the server answers other requests, and `api-reference.png`."""
+    """`console-*.png` in two sizes, the wide dark one while the server answers other requests, and `api-reference.png`."""
     with _shop(folder) as key:
+        for name, width, height in (("wide-light", 1440, 1000), ("narrow-light", 360, 740), ("narrow-dark", 360, 740)):
+            options = {"color_scheme": name.rpartition("-")[2], "reduced_motion": "reduce"}
+            page = _signed_in(browser, key, viewport={"width": width, "height": height}, **options)
+            if name != "narrow-light":  # which shows the opened page
+                page.get_by_label("User id").fill("u0001")
+                page.get_by_label("Number of results").fill("8")
+                page.keyboard.press("Enter")
+                page.locator(".ranking > li").nth(7).wait_for()
+            if name == "wide-light":
+                page.evaluate("document.activeElement.blur(); scrollTo(0, 0)")
+            _screenshot(page, f"console-{name}")
         page = _signed_in(browser, key, viewport={"width": 1440, "height": 900}, color_scheme="dark")
         page.get_by_label("Recipe", exact=True).select_option("books-cold-start")
         page.get_by_label("A new item").check()
