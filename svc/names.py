@@ -1,7 +1,9 @@
-"""The permitted forms of names and addresses, shared by several parts of svc."""
+"""The permitted forms of names and addresses, and the names that users mean by other ones."""
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
 RECIPE_NAME: Final = "[A-Za-z0-9_-]{1,64}"
@@ -21,8 +23,50 @@ Versioning = Literal["append_sha", "always_overwrite"]
 Order = Literal["score", "lift", "balanced"]
 """How users are ranked for an item."""
 
+_COLUMN: Final = "_column"
 MAX_ID_CHARACTERS: Final = 256
 """The longest id of a user or item in a request."""
+
+OTHER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
+    **dict.fromkeys(("count", "n", "k", "num", "top_k", "topk", "at"), ("limit", "cutoff")),
+    **dict.fromkeys(("size", "num_results", "numresults", "hitsperpage", "per_page", "perpage"), ("limit",)),
+    **dict.fromkeys(("page_size", "pagesize"), ("limit",)),
+    **dict.fromkeys(("skip", "start", "from"), ("offset",)),
+    **dict.fromkeys(("query", "search", "text"), ("q", "where")),
+    **dict.fromkeys(("filter", "filters"), ("filter", "where")),
+    "where": ("filter",),
+    **dict.fromkeys(("user", "userid", "visitor_id", "user_id", "customer", "customer_id"), ("user_id", "user_column")),
+    **dict.fromkeys(("item_id", "product", "product_id"), ("seed_items", "item_column", "item")),
+    **dict.fromkeys(("item_ids", "item", "items", "itemid"), ("seed_items", "item_column", "item_id")),
+    "item_id_column": ("id_column",),
+    **dict.fromkeys(("test_size", "test_ratio", "holdout", "ratio", "heldout"), ("heldout_ratio", "heldout")),
+    **dict.fromkeys(("type", "method", "strategy", "kind", "by"), ("scheme",)),
+    **dict.fromkeys(("timestamp", "date", "datetime", "ts", "when"), ("time_column",)),
+    **dict.fromkeys(("n_jobs", "n_workers", "workers"), ("parallelism",)),
+    **dict.fromkeys(("random_state", "random_seed"), ("seed",)),
+    **dict.fromkeys(("sep", "separator"), ("delimiter",)),
+    **dict.fromkeys(("file", "filename", "url", "uri", "artifact"), ("path",)),
+    **dict.fromkeys(("data", "dataset", "input"), ("source",)),
+}
+"""svc's names for the same thing, by the names of other products."""
+
+
+def nearest(name: str, allowed: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """Return the name in `allowed` that has this meaning in other products, or else the most similar one, or None."""
+    text = name[:64].lower()
+    names = {own.lower(): own for own in allowed}
+    if other := next((names[own] for own in OTHER_NAMES.get(text, ()) if own in names), None):
+        return other
+    if text.endswith(_COLUMN):  # the shared suffix would make all names of columns look similar
+        names = {own.removesuffix(_COLUMN): real for own, real in names.items() if own.endswith(_COLUMN)}
+    matches = difflib.get_close_matches(text.removesuffix(_COLUMN), names, n=1, cutoff=cutoff)
+    return names[matches[0]] if matches else None
+
+
+def did_you_mean(name: str, allowed: Iterable[str], quote: str = "'") -> str:
+    """Return a question about the nearest name in `allowed`, with a blank behind it, or ""."""
+    near = nearest(name, allowed)
+    return f"did you mean {quote}{near}{quote}? " if near else ""
 
 
 def is_float_text(name: str) -> bool:

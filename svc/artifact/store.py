@@ -44,6 +44,7 @@ else:
     store_fsspec = LateModule("svc.artifact.store_fsspec")
 
 _GONE = (404, 410)
+_TABLES = (".csv", ".csv.gz", ".zip", ".tsv", ".parquet", ".jsonl", ".xlsx")
 
 
 class HttpFolder:
@@ -358,6 +359,14 @@ def scheme_of(uri: str) -> str:
     """Return the scheme of a URI, in lower case, or "" for a local path."""
     scheme, separator, _ = uri.partition("://")
     return scheme.lower() if separator else ""
+
+
+def refuse_other_kinds(artifact: str) -> None:
+    """Raise UsageError if `artifact` has the ending of a table or a recipe."""
+    if artifact.lower().endswith(_TABLES):
+        raise UsageError(f"{artifact} is a table; this takes an artifact, a .svc file")
+    if artifact.lower().endswith((".yaml", ".yml")):
+        raise UsageError(f"{artifact} is a recipe; this takes its artifact, the .svc file at its `output.path`")
 
 
 def require_file(artifact: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Callable, Collection, Iterable
@@ -11,16 +10,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from svc.errors import NotFound
+from svc.names import OTHER_NAMES, did_you_mean, nearest
 
-_OTHER_NAMES = {
-    **dict.fromkeys(("count", "n", "k", "num", "top_k", "topk", "size", "num_results", "numresults"), "limit"),
-    **dict.fromkeys(("hitsperpage", "per_page", "perpage", "page_size", "pagesize"), "limit"),
-    **dict.fromkeys(("skip", "start", "from"), "offset"),
-    **dict.fromkeys(("query", "search", "text"), "q"),
-    **dict.fromkeys(("user", "userid", "visitor_id"), "user_id"),
-    **dict.fromkeys(("item_id", "item_ids", "item", "items", "itemid"), "seed_items"),
-}
-"""Names of svc's fields, by the names that other products use for the same field."""
 NOT_AN_OBJECT = (
     'Input should be an object, as in {"user_id": "u1"}, {"seed_items": ["i1"]} or,'
     ' for a batch, {"requests": [{"user_id": "u1"}]}'
@@ -36,7 +27,7 @@ _INSTEAD = {
 }
 """svc's way, by the names that other products use for a field that svc does not have."""
 _PAGES = "svc counts items, not pages: the third page of 10 items is offset 20 with limit 10"
-_OTHER_VERBS = {"user_id": ":recommend", "seed_items": ":recommend-related"}
+_OTHER_VERBS = {"user_id": ":recommend", "seed_items": ":recommend-related", "requests": ":batch-recommend"}
 _BOOST = '{"filter": {"genres": {"any": ["Drama"]}}, "factor": 2}'
 _ELEMENTS = {
     "boosts": _BOOST,
@@ -57,54 +48,42 @@ def unknown_field(name: object, fields: Collection[str], fits: Callable[[str], b
     `fits` tells whether the field's value is valid for another field.
     """
     text = str(name)[:64].lower()
-    if text in _INSTEAD:
-        return f"unknown field; {_INSTEAD[text]}"
+    if text in _INSTEAD or (text == "page" and "offset" in fields):
+        return f"unknown field; {_INSTEAD.get(text, _PAGES)}"
     if text in ("field", "value") and "factor" in fields:
         return f"unknown field; a boost names its items by a filter: {_BOOST}"
     if text in ("user_ids", "userids", "users") and "user_id" in fields:
         return 'unknown field; one user per request; :batch-recommend takes {"requests": [{"user_id": "u1"}]}'
-    meant = meant_field(text, fields)
-    if meant is None or fits(meant) or text in _OTHER_NAMES:
-        likely = _likely(text, fields)
-        other = "" if meant is None or fits(meant) else " its value has another form"
-        if likely:
-            return f"unknown field; {likely}{other}"
-    for wanted, verb in _OTHER_VERBS.items():
-        if _OTHER_NAMES.get(text, text) == wanted and "limit" in fields:
-            return f"unknown field of this verb; {verb} takes {wanted}"
+    others, meant = OTHER_NAMES.get(text, ()), nearest(text, fields)
+    whole = bool({"limit", "history"} & {*fields})
+    elsewhere = next((name for name in (text, *others) if name in _OTHER_VERBS and whole), None)
+    if meant is not None and (meant in others or (fits(meant) and elsewhere is None and _is_typo(text, meant))):
+        return f"unknown field; did you mean {meant}?{'' if fits(meant) else ' its value has another form'}"
+    if elsewhere is not None and elsewhere not in fields:
+        return f"unknown field of this verb; {_OTHER_VERBS[elsewhere]} takes {elsewhere}"
     return f"{NO_HINT}{_CONDITION}" if "filter" in fields else NO_HINT
+
+
+def _is_typo(text: str, field: str) -> bool:
+    """Return whether each word of two names is similar: `exclude_users` is no misspelt `exclude_items`."""
+    words, own = text.split("_"), field.split("_")
+    return len(words) != len(own) or all(nearest(word, [other]) for word, other in zip(words, own, strict=True))
 
 
 def unknown_parameter(name: str, parameters: Collection[str]) -> str:
     """Return the message for an unknown query parameter. The message never repeats text of the client."""
     listed = f"this endpoint has {', '.join(parameters)}" if parameters else "this endpoint has no parameters"
-    return f"unknown parameter; {_likely(name[:64].lower(), parameters) or listed}"
+    if name == "page" and "offset" in parameters:
+        listed = _PAGES
+    meant = nearest(name, parameters)
+    return f"unknown parameter; {listed if meant is None else f'did you mean {meant}?'}"
 
 
 def parameter_of_body(name: str, fields: Collection[str]) -> str:
     """Return the message for a query parameter of an endpoint that reads a body with these fields instead."""
-    meant = meant_field(name, fields)
+    meant = nearest(name, fields)
     field = "fields" if meant is None else meant
     return f"unknown parameter; this endpoint reads {field} from the JSON body, not from the address"
-
-
-def _likely(text: str, fields: Collection[str]) -> str:
-    """Return a hint at the field that a client most likely meant, or ""."""
-    if text == "page" and "offset" in fields:
-        return _PAGES
-    meant = meant_field(text, fields)
-    return "" if meant is None else f"did you mean {meant}?"
-
-
-def meant_field(name: object, fields: Collection[str]) -> str | None:
-    """Return the field that a client most likely meant, by its name in other products or by similarity, or None."""
-    text = str(name)[:64].lower()
-    if text in ("field", "value") and "factor" in fields:
-        return "filter"
-    if _OTHER_NAMES.get(text) in fields:
-        return _OTHER_NAMES[text]
-    near = difflib.get_close_matches(text, sorted(fields), n=1)
-    return near[0] if near else None
 
 
 def whole_number(description: str | None) -> str:
@@ -177,8 +156,7 @@ def unknown_path(path: str, verbs: Iterable[str]) -> str:
         return f"{NotFound.detail}; there are /v1/recipes/NAME:recommend and /v1/health/ready, without a slash behind"
     names = list(verbs)
     words = sorted(re.split("[-_]", below[1][:64].lower()))
-    near = [name for name in names if sorted(name.split("-")) == words]
-    near = near or difflib.get_close_matches(below[1][:64], names, n=1)
-    meant = f"did you mean :{near[0]}? " if near else ""
+    same = [name for name in names if sorted(name.split("-")) == words]
+    meant = did_you_mean(same[0] if same else below[1], names, "").replace("mean ", "mean :")
     listed = ", ".join(f":{name}" for name in names)
     return f"{NotFound.detail}; {meant}a recipe has {listed}, GET /popular, /items, /somebody"

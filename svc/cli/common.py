@@ -14,7 +14,7 @@ import typer
 
 from svc import events, logs
 from svc.env_file import Environment, environment, keys_hint
-from svc.errors import ConfigError, UsageError
+from svc.errors import ConfigError
 from svc.progress import Progress, TerminalBar
 from svc.settings import Settings
 
@@ -58,7 +58,6 @@ def load(
     return loaded, variables
 
 
-_TABLES = (".csv", ".csv.gz", ".zip", ".tsv", ".parquet", ".jsonl", ".xlsx")
 CONFIRMATION = "--i-understand-this-loads-arbitrary-code"
 
 DevAllowUnsigned = Annotated[
@@ -96,14 +95,14 @@ def check_unsigned(settings: Settings, *, wanted: bool, confirmed: bool, runs_pa
 def verifying_keys(settings: Settings, *, unsigned: bool, artifact: str | None = None) -> SigningKeys:
     """Return the keys that an artifact may be signed with. In unsigned mode this is the development key alone.
 
-    Raises UsageError if `artifact` has the extension of a table. If no keys are set, raises ArtifactReadError if
-    `artifact` is a missing local file, else ConfigError. Raises ConfigError for invalid keys too.
+    Raises UsageError if `artifact` has the extension of a table or a recipe. If no keys are set, raises
+    ArtifactReadError if `artifact` is a missing local file, else ConfigError. Raises ConfigError for invalid keys too.
     """
     from svc.artifact.keys import development_keys, load_signing_keys
-    from svc.artifact.store import require_file
+    from svc.artifact.store import refuse_other_kinds, require_file
 
-    if artifact is not None and artifact.lower().endswith(_TABLES):
-        raise UsageError(f"{artifact} is a table; this command takes an artifact, a .svc file")
+    if artifact is not None:
+        refuse_other_kinds(artifact)
     if unsigned:
         return development_keys()
     keys = load_signing_keys(settings)

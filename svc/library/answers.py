@@ -162,7 +162,8 @@ def _as_list(name: str, values: object) -> list[Any]:
     if isinstance(values, str):
         raise UsageError(f"{name}: give a list, such as [{values!r}]")
     if isinstance(values, pd.DataFrame):
-        raise UsageError(f"{name}: give one column of the DataFrame, such as {name}=data['item_id']")
+        column = "user_id" if name == "users" else "item_id"
+        raise UsageError(f"{name}: give one column of the DataFrame, such as {name}=data['{column}']")
     if isinstance(values, Mapping) or not isinstance(values, Iterable):
         raise UsageError(f"{name}: give a list, not a {type(values).__name__}")
     return values.to_pylist() if isinstance(values, pa.Array | pa.ChunkedArray) else list(values)

@@ -14,6 +14,7 @@ import pandas as pd
 
 from svc import install_command, logs
 from svc.errors import ConfigError, TrainingError, UsageError
+from svc.library.controls import names_arguments
 from svc.library.evaluation import align, check_metrics, rank
 from svc.library.tables import as_pandas, as_table, column_names, require
 from svc.library.training import ITEM, USER, TrainResult, further_columns, hint_at_times, in_place, train
@@ -63,6 +64,7 @@ class Comparison(pd.DataFrame):
         return axes
 
 
+@names_arguments
 def compare(
     candidates: Sequence[Any] | Mapping[str, Any],
     data: Any,

@@ -9,7 +9,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypedDict, TypeVar
 
 from pydantic import BaseModel
 
-from svc.asking.hints import unknown_field
+from svc.asking.hints import NO_HINT, unknown_field
 
 Features = Mapping[str, object]
 Item = str | Mapping[str, object]
@@ -84,20 +84,30 @@ def takes(
             for name in inspect.get_annotations(controls)
             if name in fields
         ]
-        signature = own.replace(parameters=[*named, *more])
-
-        @functools.wraps(method)
-        def checked(self: Owner, /, *args: P.args, **kwargs: P.kwargs) -> Answer:
-            for name in sorted(kwargs.keys() - signature.parameters.keys()):
-                hint = unknown_field(name, signature.parameters.keys()).removeprefix("unknown field")
-                raise TypeError(f"{method.__name__} got an unexpected keyword argument {name!r}{hint}")
-            signature.bind(self, *args, **kwargs)
-            return method(self, *args, **kwargs)
-
-        checked.__signature__ = signature  # type: ignore[attr-defined]  # inspect reads it
-        return checked
+        return names_arguments(method, own.replace(parameters=[*named, *more]))
 
     return decorate
+
+
+def names_arguments(function: Callable[P, Answer], signature: inspect.Signature | None = None) -> Callable[P, Answer]:
+    """Let a function raise TypeError for an unknown argument with the name that the caller means, or with all names.
+
+    `signature` is that of the function, or the one to show instead.
+    """
+    shown = signature or inspect.signature(function)
+    names = [name for name in shown.parameters if name != "self"]
+
+    @functools.wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> Answer:
+        for name in sorted(kwargs.keys() - shown.parameters.keys()):
+            hint = unknown_field(name, names).removeprefix("unknown field")
+            hint = f"; it takes {', '.join(names)}" if hint in NO_HINT else hint
+            raise TypeError(f"{function.__name__} got an unexpected keyword argument {name!r}{hint}")
+        shown.bind(*args, **kwargs)
+        return function(*args, **kwargs)
+
+    checked.__signature__ = shown  # type: ignore[attr-defined]  # inspect reads it
+    return checked
 
 
 def _default(value: Any) -> Any:

@@ -14,6 +14,7 @@ from svc.cores import usable_cores
 from svc.errors import TrainingError, UsageError
 from svc.export.request import CHUNK, ExportRequest
 from svc.export.run import score_all
+from svc.library.controls import names_arguments
 from svc.library.recommender import Recommender, load
 from svc.library.tables import as_arrow, as_table, column_names, facts_table, require
 from svc.training.judging.intervals import CONFIDENCE
@@ -92,6 +93,7 @@ class Evaluation:
         return self.scores[self.scores["group"] == group].reset_index(drop=True)
 
 
+@names_arguments
 def evaluate(
     artifact: str | Path | Recommender,
     interactions: Any,

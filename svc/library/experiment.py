@@ -14,6 +14,7 @@ from svc.errors import ConfigError
 from svc.experiments.events import VALUE, clean_events, event_schema
 from svc.experiments.report import compare_arms
 from svc.experiments.served_log import read_served
+from svc.library.controls import names_arguments
 from svc.library.tables import as_arrow, as_table, check_id_type, column_names, require
 from svc.recipe.load import load_recipe
 from svc.recipe.variables import recipe_variables
@@ -53,6 +54,7 @@ class Experiment(pd.DataFrame):
         return axes
 
 
+@names_arguments
 def experiment(
     served: str | Path,
     events: Any,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import pandas as pd
 
 from svc import lacks, logs
 from svc.artifact.keys import SigningKeys, load_signing_keys, parse_signing_keys
-from svc.artifact.store import require_file
+from svc.artifact.store import refuse_other_kinds, require_file
 from svc.asking.page import PageRequest, page_steps
 from svc.asking.requests import PopularQuery, RecommendRequest, RelatedRequest, UsersRequest
 from svc.asking.rerank import RerankRequest, rerank_steps
@@ -34,7 +35,15 @@ from svc.library.answers import (
     rerank_frame,
     score_frame,
 )
-from svc.library.controls import Features, Item, PageControls, RecommendControls, RelatedControls, takes
+from svc.library.controls import (
+    Features,
+    Item,
+    PageControls,
+    RecommendControls,
+    RelatedControls,
+    names_arguments,
+    takes,
+)
 from svc.library.items import item_table, new_items_of
 from svc.library.tables import facts_table, id_series
 from svc.model.ranking.new_items import ids_with
@@ -227,6 +236,7 @@ class Recommender:
         seeds = None if isinstance(seed_items, Sequence) and not len(seed_items) else seed_items
         return self._answer(question(RelatedRequest, self._offer, {"seed_items": seeds, **controls}))
 
+    @names_arguments
     def recommend_users(
         self,
         item_id: str | None = None,
@@ -307,6 +317,7 @@ class Recommender:
         frame.attrs.update(facts, why={row.id: row.why for row in page.rows if row.why is not None})
         return frame
 
+    @names_arguments
     def rerank(
         self,
         items: Sequence[str],
@@ -342,6 +353,7 @@ class Recommender:
         frame.attrs.update({"profile": "none"} if answer.about is None else facts_beside(answer.ranking, answer.about))
         return frame
 
+    @names_arguments
     def popular(self, *, limit: int = 10, offset: int = 0, filter: Mapping[str, object] | None = None) -> pd.DataFrame:
         """Return the most chosen items, as `/v1/recipes/{name}/popular` of the API does.
 
@@ -361,10 +373,12 @@ class Recommender:
         prepared = planned(request, self._offer)
         return frame_of(self._offer, [self._rank(prepared.query).from_place(prepared.offset)])
 
+    @names_arguments
     def similar_items(self, item_id: str, *, limit: int = 10) -> pd.DataFrame:
         """Return the items that go best with one item, as `related` does for a single seed."""
         return self.related([checked_id("item_id", item_id)], limit=limit)
 
+    @names_arguments
     def score(self, users: Iterable[str], items: Iterable[str]) -> pd.DataFrame:
         """Return the scores of pairs of user and item, including items that the user has chosen.
 
@@ -381,6 +395,7 @@ class Recommender:
         """
         return score_frame(self.model, checked_ids("users", users), checked_ids("items", items))
 
+    @names_arguments
     def explain(
         self,
         user_id: str | None = None,
@@ -490,6 +505,7 @@ def signing_keys(keys: Keys, settings: Settings, artifact: str | None = None) ->
     return parse_signing_keys(keys_text(keys, settings, artifact))
 
 
+@names_arguments
 def load(
     artifact: str | Path,
     keys: Keys = None,
@@ -522,6 +538,11 @@ def load(
     """
     settings = Settings.from_env(environment(Path()))
     logs.configure_for_library()
+    given: object = artifact
+    if not isinstance(given, str | os.PathLike):
+        ready = "; it has a `.recommender`" if hasattr(given, "recommender") else ""
+        raise UsageError(f"artifact: give a path or URI, not a {type(given).__name__}{ready}")
+    refuse_other_kinds(str(artifact))
     opened = open_artifact(str(artifact), signing_keys(keys, settings, str(artifact)), settings)
     new = new_items_of(new_items, opened, new_items_share, new_items_min_share)
     ids = ids_with(opened.model.item_ids, new)

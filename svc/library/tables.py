@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from svc.errors import UsageError
+from svc.names import did_you_mean
 
 MAX_SHOWN_COLUMNS = 20
 
@@ -187,14 +188,11 @@ def _advice(name: str, column: pa.ChunkedArray, kind: pa.DataType, what: str) ->
 
 def require(names: Mapping[str, str], there: Sequence[str], what: str) -> None:
     """Raise UsageError if an argument names a column that the table lacks. `names` maps arguments to columns."""
-    import difflib
-
     for argument, name in names.items():
         if name not in there:
-            near = difflib.get_close_matches(name, there, n=1)
-            hint = f"did you mean {near[0]!r}? It" if near else "it"
-            shown = ", ".join(there[:MAX_SHOWN_COLUMNS])
-            raise UsageError(f"{argument}: {what} has no column {name!r}; {hint} has {shown or 'no columns'}")
+            shown = ", ".join(there[:MAX_SHOWN_COLUMNS]) or "no columns"
+            hint = did_you_mean(name, there)
+            raise UsageError(f"{argument}: {what} has no column {name!r}; {hint}{'It' if hint else 'it'} has {shown}")
 
 
 def plain(value: Any) -> Any:

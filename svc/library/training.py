@@ -245,6 +245,9 @@ def train(
     logs.configure_for_library()
     given = recipe_variables({**environ, **(variables or {})}, ())
     columns: dict[str, str | Sequence[str] | None] = {"user": user, "item": item, "time": time, "weight": weight}
+    for argument, column in columns.items():
+        if is_table(column):
+            raise UsageError(f"{argument}: name a column of data; svc.evaluate(result, table) judges by another table")
     shown = progress_here(progress)
     with ExitStack() as stack:
         stack.callback(shown.close)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from svc.names import did_you_mean, nearest
 
 ALGORITHMS: tuple[str, ...] = (
     "IALSRecommender",
@@ -137,8 +138,8 @@ def canonical_name(text: str) -> str:
     short = text.strip().lower().removesuffix(_SUFFIX)
     if short in _BY_SHORT_NAME:
         return _BY_SHORT_NAME[short]
-    nearest = difflib.get_close_matches(_OTHER_NAMES.get(short, short), _BY_SHORT_NAME, n=1)
-    hint = f"did you mean {_BY_SHORT_NAME[nearest[0]]}? " if nearest else ""
+    near = nearest(_OTHER_NAMES.get(short, short), _BY_SHORT_NAME)
+    hint = f"did you mean {_BY_SHORT_NAME[near]}? " if near else ""
     raise ValueError(f"is not a known algorithm; {hint}allowed: {', '.join(ALGORITHMS)}")
 
 
@@ -154,8 +155,7 @@ def check_search_space(algorithm: str, wanted: Mapping[str, Sequence[Any]]) -> N
         tuned[SELF_WEIGHT] = Tuned(0, MOST_SELF_WEIGHT)
     for name, bounds in wanted.items():
         if name not in tuned:
-            nearest = difflib.get_close_matches(name, tuned, n=1)
-            hint = f"did you mean {nearest[0]}? " if nearest else ""
+            hint = did_you_mean(name, tuned, "")
             raise ValueError(
                 f"{name} is not searched for {algorithm}; {hint}searched parameters: {', '.join(tuned) or 'none'}"
             )

@@ -18,13 +18,14 @@ kinds, so the operators of a condition decide the kind of its column: comparison
 from __future__ import annotations
 
 import datetime
-import difflib
 import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
+
+from svc.names import did_you_mean
 
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 MAX_CONDITIONS: Final = 32
@@ -43,6 +44,8 @@ OPERATORS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 _COMPARISON = re.compile(r"(>=?|<=?|==?)\s*(-?(?:0|[1-9][0-9]*)(?:[.][0-9]+)?)")
+_EXAMPLES: Final = (2000, [2000, 2010])
+"""Numbers for an example in place of a value, and of a list: messages to clients never repeat a value."""
 OTHER_OPERATORS: Final = {
     ">": "gt",
     ">=": "gte",
@@ -147,8 +150,9 @@ class _Parser:
         path = (*path, field)
         if not isinstance(operators, Mapping) or not operators:
             words = f"a condition is an object with operators of a {kind} field: {', '.join(OPERATORS[kind])}"
-            meant = condition(field, 2000 if kind == NUMBER else "Drama")
-            raise FilterProblem(path, f"{words}; write {meant}", "filter_condition")
+            example = _EXAMPLES[isinstance(operators, list)] if kind == NUMBER else "Drama"
+            words += f"; {condition(field, example).replace('write', 'as in', 1)}"
+            raise FilterProblem(path, words, "filter_condition")
         operands = [(key, _operand(key, operators[key], kind, path)) for key in sorted(operators, key=str)]
         return ("field", field, tuple(operands))
 
@@ -164,8 +168,7 @@ def undeclared_field(field: object, kinds: Mapping[str, str]) -> str:
     """Return the message for a field that is not in `kinds`, the fields that filters and limits may use."""
     if not kinds:
         return "this recipe declares no item_metadata.filter_fields"
-    near = difflib.get_close_matches(str(field)[:256], kinds, n=1, cutoff=0.6)
-    hint = f"did you mean {near[0]!r}? " if near else ""
+    hint = did_you_mean(str(field), kinds)
     return f"no filter field has this name; {hint}there are {', '.join(list(kinds)[:20])}"
 
 
@@ -189,9 +192,8 @@ def _operand(operator: object, value: object, kind: str, path: Place) -> Any:
     allowed = OPERATORS[kind]
     if operator not in allowed:
         name = OTHER_OPERATORS.get(str(operator)[:64].lower(), str(operator)[:64])
-        near = difflib.get_close_matches(name, allowed, n=1, cutoff=0.6)
-        hint = f"; did you mean {near[0]!r}?" if near else "; did you mean 'any', with a list?" if name == "eq" else ""
-        words = f"a {kind} field takes {', '.join(allowed)}{hint}"
+        hint = "did you mean 'any', with a list?" if name == "eq" and kind != NUMBER else did_you_mean(name, allowed)
+        words = f"a {kind} field takes {', '.join(allowed)}; {hint}".rstrip("; ")
         raise FilterProblem((*path, _cut(operator)), words, "filter_operator")
     path = (*path, str(operator))
     read: Callable[[object, Place], Any] = _flag if operator == "exists" else _READERS[kind]
@@ -327,7 +329,7 @@ def _compared_kind(operators: object, path: Place) -> str | None:
     if not isinstance(operators, Mapping) or not operators:
         words = f"a condition is a mapping of operators to values: {', '.join(_OPERATORS)}"
         group = group_hint(path[-1]) if isinstance(operators, list) else ""
-        words += f"; write {condition(str(path[-1]), operators)}"
+        words += f"; {condition(str(path[-1]), operators)}"
         raise FilterProblem(path, group or words, "filter_condition")
     for operator in operators:
         if operator not in _OPERATORS:
@@ -340,21 +342,31 @@ def _compared_kind(operators: object, path: Place) -> str | None:
 
 
 def condition(column: str, value: object) -> str:
-    """Return, as JSON, the condition that an author means by a column with a value, such as `rating: ">= 4"`."""
+    """Return advice on the condition that an author means by a column with a value, such as `rating: ">= 4"`.
+
+    Two rising numbers are bounds. For a value that means nothing, the advice is an example.
+    """
+    values: list[Any] = value if isinstance(value, list) and value else [value]
     compared = _COMPARISON.fullmatch(value.strip()) if isinstance(value, str) else None
-    texts = [text for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)]
-    meant: dict[str, object] = {"any": texts or ["Drama"]}
+    meant: object = None
+    if column in _OPERATORS:
+        return f"as in {json.dumps({'rating': {column: value}}, default=str)}"
     if compared is not None:
         meant = {OTHER_OPERATORS[compared[1]]: json.loads(compared[2])}
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        meant = {"eq": value}
-    return json.dumps({column: meant}, ensure_ascii=False)
+    elif all(isinstance(part, str) for part in values):
+        meant = {"any": values}
+    elif all(isinstance(part, int | float) and not isinstance(part, bool) for part in values):
+        meant = {"eq": values[0]}
+        if len(values) == 2 and values[0] < values[1]:
+            meant = {"gte": values[0], "lte": values[1]}
+        elif len(values) > 1:
+            column, meant = "any", [{column: {"eq": number}} for number in values]
+    words = "as in" if meant is None else "write"
+    return f"{words} {json.dumps({column: meant or {'any': ['Drama']}}, ensure_ascii=False)}"
 
 
 def _refusal(operator: object) -> str:
     if operator == "all":
         return "`all` needs columns of several labels, which a table of interactions does not have; use `any`"
     name = OTHER_OPERATORS.get(str(operator)[:64].lower(), str(operator)[:64])
-    near = difflib.get_close_matches(name, _OPERATORS, n=1, cutoff=0.6)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    return f"operators are {', '.join(_OPERATORS)}{hint}"
+    return f"operators are {', '.join(_OPERATORS)}; {did_you_mean(name, _OPERATORS)}".rstrip("; ")

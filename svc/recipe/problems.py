@@ -5,21 +5,21 @@ The value is shown as written in the file, so the value of a variable never appe
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import PurePath
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from svc.logs import redact_text
-from svc.names import NAME_PATTERN
+from svc.names import NAME_PATTERN, OTHER_NAMES, nearest
 from svc.recipe.filter_tree import condition
-from svc.recipe.schema import TIME_FORMAT_PATTERN, Cleansing, InteractionSchema, Promotion, Recipe
+from svc.recipe.schema import TIME_FORMAT_PATTERN, InteractionSchema, Promotion, Recipe
 from svc.recipe.serving_schema import ItemMetadata, Serving, ServingBoost
 from svc.recipe.source_options import (
     BUILT_IN_OPTIONS,
@@ -27,9 +27,7 @@ from svc.recipe.source_options import (
     DSN_PATTERN,
     SHA256_PATTERN,
     TYPES,
-    CsvOptions,
     FileOptions,
-    Located,
     QueryOptions,
     SourceSpec,
     SqlOptions,
@@ -96,34 +94,16 @@ _TABLE = "a table belongs under `source`, as source: {type: csv, path: items.csv
 _DSN = "write dsn_env: SVC_RECIPE_DSN and export SVC_RECIPE_DSN=postgresql://..."
 _ELSEWHERE: tuple[tuple[type[BaseModel], tuple[str, ...], str], ...] = (
     (ServingBoost, ("field", "value"), _BOOST),
-    (ItemMetadata, ("item_id_column",), "here it is called `id_column`"),
     (ItemMetadata, ("type", "path"), _TABLE),
-    (
-        Split,
-        ("test_size", "test_ratio", "holdout", "ratio"),
-        "in `split`, the share of each history that is held out is `heldout_ratio`",
-    ),
-    (Split, ("type", "method", "strategy", "kind", "by"), "it is `scheme`"),
-    (InteractionSchema, ("timestamp", "date", "datetime", "ts", "when"), "it is `time_column`"),
-    (InteractionSchema, ("user_id", "customer", "customer_id"), "it is `user_column`"),
-    (InteractionSchema, ("item_id", "product", "product_id"), "it is `item_column`"),
-    (Cleansing, ("filter", "filters", "query"), "it is `where`"),
-    (Training, ("n_jobs", "n_workers", "workers"), "it is `parallelism`"),
-    (Training, ("random_state", "random_seed"), "it is `seed`"),
-    (Training, ("k", "top_k", "topk", "n"), "it is `cutoff`"),
     (Training, ("epochs", "hyperparameters", "params", "parameters"), "`search_space` bounds what is searched"),
-    (CsvOptions, ("sep", "separator"), "it is `delimiter`"),
-    (Located, ("file", "filename", "url", "uri", "artifact"), "it is `path`"),
     (FileOptions, ("columns", "usecols"), "svc reads only the columns that the recipe names"),
     (Serving, ("limit", "k", "top_k", "n"), "each request gives its own `limit`; `limits` bounds items of one kind"),
     (QueryOptions, ("table", "dataset"), "select from it in `query`"),
     (SqlOptions, ("url", "dsn", "connection", "connection_string"), _DSN),
-    (Recipe, ("data", "dataset", "input"), "it is `source`"),
     (Recipe, ("filter", "filters", "where"), "`cleansing.where` filters rows, `serving.filter` recommendations"),
 )
 _NAMES_ELSEWHERE = {(model, name): text for model, names, text in _ELSEWHERE for name in names}
 """svc's name for each key of other products, by block."""
-_OWN_KEY = re.compile("(.* )`([a-z_]+)`")
 _UNITS = {
     **dict.fromkeys(("sec", "secs", "second", "seconds", "unix", "epoch", "timestamp"), "s"),
     **dict.fromkeys(("milli", "millis", "millisecond", "milliseconds"), "ms"),
@@ -132,7 +112,7 @@ _UNITS = {
 }
 """svc's units of time, by other names for them."""
 _RANKED = re.compile("([a-z]+)@([0-9]+)")
-_DURATION = re.compile("([0-9]+(?:[.][0-9]+)?) *(min|[hdwy])[a-z]*")
+_DURATION = re.compile(r"([0-9]+(?:[.][0-9]+)?) *(min|m\b|[shdwy])[a-z]*")
 _MAX_CHANGED = 400
 """Longest value that a message shows in another form."""
 _CSV = (".csv", ".tsv", ".txt", ".gz", ".zip")
@@ -167,8 +147,8 @@ def _causes(details: list[ErrorDetails], model: type[BaseModel]) -> Iterable[Err
         loc, block = item["loc"], item["loc"][:-1]
         if item["type"] == "too_short" and any(other != loc and other[: len(loc)] == loc for other in locs):
             continue
-        beside = [str(other[-1]) for other in unknown if other[:-1] == block] if item["type"] == "missing" else []
-        if not any(_means(key, str(loc[-1]), model_at(model, block)) for key in beside):
+        beside = [str(other[-1]) for other in unknown if other[:-1] == block or other[-1] == loc[-1]]
+        if item["type"] != "missing" or not any(_means(key, str(loc[-1]), model_at(model, block)) for key in beside):
             yield item
 
 
@@ -189,9 +169,9 @@ def _has(tree: Any, part: int | str) -> bool:
 
 
 def _means(key: str, missing: str, model: type[BaseModel] | None) -> bool:
-    if model is None:
-        return False
-    return name_elsewhere(model, key) is not None or nearest(key, _keys(model)) == missing
+    if model is None or key == missing:
+        return key == missing
+    return name_elsewhere(model, key) is not None or nearest(key, _fields(model)) == missing
 
 
 def field_path(loc: Path) -> str:
@@ -212,18 +192,6 @@ def value_at(tree: Any, loc: Path) -> Any:
             return tree
         tree = tree[part]
     return tree
-
-
-def nearest(key: str, allowed: Iterable[str]) -> str | None:
-    """Return the name in `allowed` that is most similar to `key`, or None."""
-    names = {name.lower(): name for name in allowed}
-    ending = key.lower().endswith(_COLUMN)  # the shared suffix would make all names of columns look similar
-    if ending:
-        names = {name.removesuffix(_COLUMN): real for name, real in names.items() if name.endswith(_COLUMN)}
-    matches = difflib.get_close_matches(
-        key.lower().removesuffix(_COLUMN) if ending else key.lower(), names, n=1, cutoff=0.6
-    )
-    return names[matches[0]] if matches else None
 
 
 def shown(value: Any) -> str:
@@ -327,29 +295,31 @@ def _way_out(item: ErrorDetails, loc: Path, tree: Any, model: type[BaseModel]) -
     if not isinstance(value, Mapping | list) and _AUTOMATIC.fullmatch(str(value)):
         words = "name each column" if key == "fields" else "leave it out for the default"
         return f"; {words}" if loc[-1] == key else ""
-    for meant in _candidates(value, kind, block, key):
+    parent = model_at(model, loc[:-1])
+    field = None if parent is None or loc[-1] != key else _fields(parent).get(key)
+    for meant in _candidates(value, kind, block, key, field):
         if accepts(tree, model, loc, meant):
-            days = " for days" if meant == f"{value}d" else ""
-            return (
-                f"; did you mean {meant}?"
-                if kind == "string_pattern_mismatch"
-                else f"; write {_quoted(meant) if isinstance(meant, str) else meant}{days}"
-            )
+            note = " for days" if meant == f"{value}d" else f" for {value}%" if "than" in kind else ""
+            return f"; did you mean {meant}?" if "pattern" in kind else f"; write {_written(meant)}{note}"
     form, note, more = _FORMS.get(key, "").partition(", or with ")
     if not form or kind not in ("tuple_type", "model_type", "dict_type"):
-        return f"; its keys are {', '.join(_keys(block))}" if block is not None and kind == "model_type" else ""
+        about = f"; its keys are {', '.join(_fields(block))}" if block is not None and kind == "model_type" else ""
+        return f"; `{key}`: {field.description}" if field and field.description and "pattern" not in kind else about
     if isinstance(value, str) and PurePath(value).suffix in TYPES_OF_TABLES and redact_text(value) == value:
         form = re.sub("(?:items|new|forget)[.]csv", lambda _: value, form)
     return f"; as in {f'[{form}]' if kind == 'tuple_type' else form}{note}{more}"
 
 
-def _candidates(value: Any, kind: str, model: type[BaseModel] | None, key: str) -> Iterator[Any]:
+def _candidates(
+    value: Any, kind: str, model: type[BaseModel] | None, key: str, field: FieldInfo | None
+) -> Iterator[Any]:
     """Yield values that an author may mean by a `value` of another type, most probable first."""
     if len(str(value)) > _MAX_CHANGED or redact_text(str(value)) != str(value):
         return
     text = str(value).strip()
-    duration = _DURATION.fullmatch(text.lower())
-    if kind == "tuple_type":
+    if isinstance(value, bool) and field is not None and kind != "model_type":
+        yield from (field.default,) * (field.default is not None) if value else ("none", "off", None)
+    elif kind == "tuple_type":
         yield from _as_lists(value, model)
     elif kind == "model_type" and model is not None:
         yield from _as_blocks(value, model, key)
@@ -357,14 +327,21 @@ def _candidates(value: Any, kind: str, model: type[BaseModel] | None, key: str) 
         yield {name: inner for part in value for name, inner in part.items()}
         yield {"all": value}
     elif kind == "dict_type" and (compared := re.fullmatch(r"(\w{1,64}) ?([<>=]{1,2} ?-?[0-9.]{1,20})", text)):
-        yield json.loads(condition(compared[1], compared[2]))
+        yield json.loads(condition(compared[1], compared[2]).removeprefix("write "))
     elif kind == "string_type" and isinstance(value, int | float) and not isinstance(value, bool):
         yield from (text, f"{text}d")
-    elif duration is not None and kind.startswith(("string_pattern", "float")):
-        age = f"{duration[1]}{duration[2]}"
-        yield seconds(age) if kind.startswith("float") and key.endswith("seconds") else age
-    elif kind.startswith("float") and re.fullmatch("[0-9]{1,2}%", text):
-        yield int(text[:-1]) / 100
+    elif kind.startswith(("less_than", "greater_than", "float")) and re.fullmatch("-?[0-9.]{1,5}%?", text):
+        yield float(text.rstrip("%")) / 100
+    elif kind.startswith("string_pattern"):
+        yield from _durations(text)
+    elif kind.startswith(("float", "int")) and key.endswith("seconds"):
+        yield from map(seconds, _durations(text.replace(" ", "")))
+
+
+def _durations(text: str) -> Iterator[str]:
+    """Yield the duration of a recipe that an author means by a text such as `30 days`, if it is one."""
+    if duration := _DURATION.fullmatch(text.lower()):
+        yield f"{duration[1]}{'min' if duration[2] == 'm' else duration[2]}"
 
 
 def _as_lists(value: Any, model: type[BaseModel] | None) -> Iterator[Any]:
@@ -389,10 +366,10 @@ def _as_blocks(value: Any, model: type[BaseModel], key: str) -> Iterator[Mapping
         return
     names = value.split(",") if isinstance(value, str) else value
     if model is InteractionSchema and isinstance(names, list) and len(names) > 1:
-        yield dict(zip(_keys(model), (str(name).strip() for name in names), strict=False))
+        yield dict(zip(_fields(model), (str(name).strip() for name in names), strict=False))
     required, main = _required(model), _main_value(value, model)
-    keys = _keys(model)[:3] if key in _SHORTENED else required if len(required) == 1 else ()
-    for meant in (main, [main], f"{main}d") if keys else ():
+    keys = tuple(_fields(model))[:3] if key in _SHORTENED else required if len(required) == 1 else ()
+    for meant in (main, [main], f"{main}d", *_durations(str(main))) if keys else ():
         yield dict.fromkeys(keys, meant)
         yield from ({key: meant} for key in keys[:2])
 
@@ -401,9 +378,11 @@ def _required(model: type[BaseModel]) -> tuple[str, ...]:
     return tuple(name for name, field in model.model_fields.items() if field.is_required())
 
 
-def _quoted(text: str) -> str:
-    """Return `text` in quotes that YAML and Python read alike."""
-    return repr(text) if repr(text)[1:-1] == text else json.dumps(text, ensure_ascii=False)
+def _written(value: Any) -> str:
+    """Return `value` as YAML. A text has quotes that Python reads alike."""
+    if not isinstance(value, str):
+        return "null" if value is None else f"{value}"
+    return repr(value) if repr(value)[1:-1] == value else json.dumps(value, ensure_ascii=False)
 
 
 def _main_value(value: Any, model: type[BaseModel]) -> Any:
@@ -420,8 +399,9 @@ def _main_value(value: Any, model: type[BaseModel]) -> Any:
     return nearest(value, get_args(Scheme)) or ("time_user" if by_time else value)
 
 
-def _keys(model: type[BaseModel]) -> list[str]:
-    return [field.alias or name for name, field in model.model_fields.items()]
+def _fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    """Return the fields of a block by their keys in a recipe."""
+    return {field.alias or name: field for name, field in model.model_fields.items()}
 
 
 def _unknown_key(loc: Path, tree: Any, model: type[BaseModel]) -> str:
@@ -430,13 +410,15 @@ def _unknown_key(loc: Path, tree: Any, model: type[BaseModel]) -> str:
     if block is None:
         return "remove it"
     if elsewhere := name_elsewhere(block, key):
-        words = _OWN_KEY.fullmatch(elsewhere)
-        return elsewhere if words is None else words[1] + _renamed(loc, words[2], tree, model, certain=True)
-    allowed = _keys(block)
+        return elsewhere
+    allowed = _fields(block)
     near = f"{key}{_COLUMN}" if f"{key}{_COLUMN}" in allowed else nearest(key, allowed)
-    if near is None and (home := _home_of(key, Recipe, "")) and accepts({}, Recipe, tuple(home.split(".")), value):
-        return f"it belongs at `{home}`"
-    renamed = "" if near is None else _renamed(loc, near, tree, model)
+    if near is not None and near in OTHER_NAMES.get(key.lower(), ()):
+        return f"it is {_renamed(loc, near, tree, model, certain=True)}"
+    homes = [*_homes_of(key, value, tree)] if nearest(key, allowed, 0.85) is None else []
+    if homes:
+        return f"it belongs at {' or '.join(f'`{field_path(home)}`' for home in homes[: len(homes[0]) + 1])}"
+    renamed = "" if near is None else _renamed(loc, near, tree, model, certain=nearest(key, allowed, 0.85) is not None)
     hint = f"did you mean {renamed}? " if renamed else ""
     if near is None and block is InteractionSchema and _VALUED.search(key):
         column = redact_text(value)[:_MAX_SHOWN] if isinstance(value, str) else key
@@ -478,16 +460,29 @@ def advice(key: str, value: Any, model: type[BaseModel]) -> str:
     return _unknown_key((key,), {key: value}, model).partition("allowed: ")[0].strip()
 
 
-def _home_of(key: str, model: type[BaseModel], prefix: str) -> str | None:
-    """Return the path of the first field called `key` inside a block of the recipe, or None."""
-    for name, field in model.model_fields.items():
-        own = field.alias or name
+def _homes_of(key: str, value: Any, tree: Any) -> Iterator[Path]:
+    """Yield the free places of the recipe `tree` that are called `key` or mean it, and at which `value` is valid."""
+    source = value_at(tree, ("source", "type"))
+    options = BUILT_IN_OPTIONS.get(source) if isinstance(source, str) else None
+    if any(key in model.model_fields for model in BUILT_IN_OPTIONS.values()):
+        if options is not None and not _has(tree["source"], key) and accepts({}, options, (key,), value):
+            yield ("source", key)
+        return
+    for home in _homes(Recipe, ()):
+        named = home[-1] == key or home[-1] in OTHER_NAMES.get(key.lower(), ())
+        if named and not _has(value_at(tree, home[:-1]), home[-1]) and accepts({}, Recipe, home, value):
+            yield home
+
+
+def _homes(model: type[BaseModel], block: Path) -> Iterator[Path]:
+    """Yield the place of each field of a recipe that is not in a list."""
+    for own, field in _fields(model).items():
         inner = _model_in(field.annotation)
-        if own == key and prefix:
-            return prefix + own
-        if inner is not None and (home := _home_of(key, inner, f"{prefix}{own}.")):
-            return home
-    return None
+        yield (*block, own)
+        if inner is not None and tuple not in [
+            get_origin(part) for part in (field.annotation, *get_args(field.annotation))
+        ]:
+            yield from _homes(inner, (*block, own))
 
 
 def model_at(model: type[BaseModel], loc: Path) -> type[BaseModel] | None:
@@ -495,7 +490,7 @@ def model_at(model: type[BaseModel], loc: Path) -> type[BaseModel] | None:
     for part in loc:
         if isinstance(part, int):
             continue
-        fields = {field.alias or name: field for name, field in model.model_fields.items()}
+        fields = _fields(model)
         inner = _model_in(fields[part].annotation) if part in fields else None
         if inner is None:
             return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -14,7 +13,7 @@ from pydantic import (
     model_validator,
 )
 
-from svc.names import NAME_PATTERN, Versioning
+from svc.names import NAME_PATTERN, Versioning, did_you_mean
 from svc.recipe.algorithms import (
     BLEND,
     FEATURE_AWARE,
@@ -68,7 +67,10 @@ class InteractionSchema(Block):
     time_column: Name | Annotated[tuple[Name, ...], AfterValidator(_require_two)] | None = Field(
         default=None, description="The column of times, or the columns of dates and of clock times."
     )
-    time_unit: TimeUnit | None = Field(default=None, description="Unit of a numeric time column.")
+    time_unit: TimeUnit | None = Field(
+        default=None,
+        description="Unit of a numeric time column. Leave it out for dates as text, and multiply days by 86400.",
+    )
     time_format: Annotated[str, Field(pattern=TIME_FORMAT_PATTERN)] | None = Field(
         default=None, description="Form of times as text, as in Python's strptime: %d.%m.%Y %H:%M. Default: ISO 8601."
     )
@@ -355,11 +357,9 @@ class Recipe(Block):
         events = self.cleansing.event_values
         for name in names:
             if name not in events:
-                near = difflib.get_close_matches(name, events, n=1)
-                hint = f"did you mean {near[0]!r}? " if near else ""
                 raise ValueError(
-                    f"{field} names {name!r}, which has no weight in cleansing.event_weights; {hint}"
-                    f"It has weights for {', '.join(events) or 'no event'}"
+                    f"{field} names {name!r}, which has no weight in cleansing.event_weights; "
+                    f"{did_you_mean(name, events)}It has weights for {', '.join(events) or 'no event'}"
                 )
 
     @property

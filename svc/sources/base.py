@@ -8,7 +8,6 @@ columns of arrays.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
@@ -19,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 
 from svc.errors import RecipeError, SourceTooLarge
 from svc.late_imports import import_late
+from svc.names import did_you_mean
 from svc.recipe import problems
 from svc.recipe.source_options import BUILT_IN_OPTIONS, SourceSpec
 from svc.settings import Settings
@@ -191,8 +191,7 @@ def _plug_in(type_name: str, where: str) -> str:
                 f"{where}.type: Excel files are not read: save the sheet as CSV, then write {{type: csv, path: a.csv}}"
             )
         similar = _OTHER_TYPES.get(type_name.lower(), type_name.lower())
-        near = difflib.get_close_matches(similar, types, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
+        hint = did_you_mean(similar, types)
         raise RecipeError(
             f"{where}.type: {type_name!r} is not an installed source; {hint}installed are {', '.join(sorted(types))}"
         )

@@ -16,8 +16,7 @@ import pyarrow.compute as pc
 
 from svc.errors import DataSourceError, SourceTooLarge
 from svc.late_imports import LateModule
-from svc.names import MAX_ID_CHARACTERS
-from svc.recipe.problems import nearest
+from svc.names import MAX_ID_CHARACTERS, nearest
 from svc.sources import arrow
 
 if TYPE_CHECKING:

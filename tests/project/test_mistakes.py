@@ -120,13 +120,13 @@ REQUESTS: list[tuple[str, object, str]] = [
     (RECOMMEND, {**U1, "include_seen": "yes"}, "include_seen: Input should be true or false, without quotes"),
     (RECOMMEND, {**U1, "filter": "genres:Drama"}, 'write a condition as {"genres": {"any": ["Drama"]}}'),
     (RECOMMEND, {**U1, "filter": {}}, 'write a condition as {"genres": {"any": ["Drama"]}}'),
-    (RECOMMEND, {**U1, "filter": {"genres": "Drama"}}, 'any, all, exists; write {"genres": {"any": ["Drama"]}}'),
+    (RECOMMEND, {**U1, "filter": {"genres": "Drama"}}, 'any, all, exists; as in {"genres": {"any": ["Drama"]}}'),
     (RECOMMEND, {**U1, "filter": {"genres": {"any": "Drama"}}}, "give a list of 1 to 1000 strings"),
     (RECOMMEND, {**U1, "filter": {"genres": {"in": ["Drama"]}}}, "did you mean 'any'?"),
     (RECOMMEND, {**U1, "filter": {"genres": {"eq": "Drama"}}}, "did you mean 'any', with a list?"),
     (RECOMMEND, {**U1, "filter": {"year": {">=": 2000}}}, "did you mean 'gte'?"),
     (RECOMMEND, {**U1, "filter": {"year": {"min": 2000}}}, "did you mean 'gte'?"),
-    (RECOMMEND, {**U1, "filter": {"year": 2000}}, 'gt, gte, lt, lte, eq, exists; write {"year": {"eq": 2000}}'),
+    (RECOMMEND, {**U1, "filter": {"year": 2000}}, 'gt, gte, lt, lte, eq, exists; as in {"year": {"eq": 2000}}'),
     (RECOMMEND, {**U1, "filter": {"year": {"any": [2000]}}}, "a numerical field takes gt, gte"),
     (RECOMMEND, {**U1, "filter": {"year": {"gte": "2000-01-01"}}}, "this is a date"),
     (RECOMMEND, {**U1, "filter": {"genres": {"any": ["War"]}, "year": {"gte": 2000}}}, "must all hold stand in a list"),
@@ -295,7 +295,23 @@ RECIPES: list[tuple[dict[str, Any] | str, str]] = [
     ({"training": {"parallelism": "auto"}}, "leave it out for the default"),
     ({"training": {"parallelism": -1}}, "leave it out for the default"),
     ({"training": {"n_trials": "auto"}}, "leave it out for the default"),
-    ({"training": {"timeout_seconds": "10m"}}, "must be a number; found the text '10m'"),
+    ({"training": {"timeout_seconds": "10m"}}, "write 600"),
+    ({"training": {"time_decay": "30 days"}}, "write {'half_life': '30d'}"),
+    ({"training": {"split": {"heldout_ratio": 20}}}, "write 0.2 for 20%"),
+    ({"training": {"metrics": ["ndcg", "recall"]}}, "did you mean `metric`, which must be one of"),
+    ({"training": {"seed": "random"}}, "must be a whole number; found the text 'random'"),
+    ({"cleansing": {"dedup": True}}, "write 'keep_last'"),
+    ({"cleansing": {"where": {"year": [5, 20]}}}, 'write {"year": {"gte": 5, "lte": 20}}'),
+    (
+        {"item_metadata": METADATA, "serving": {"filter": {"year": [5, 20]}}},
+        'as in {"year": {"gte": 2000, "lte": 2010}}',
+    ),
+    ({"source": {"type": "csv", "path": "a.csv", "header": True}}, "must be a whole number; found true; write 0"),
+    ({"source": {"type": "csv", "path": "a.csv", "header": False}}, "found false; write null"),
+    (
+        {"schema": {"user_column": "u", "item_column": "i", "time_unit": "d"}},
+        "Leave it out for dates as text",
+    ),
     ({"training": {"timeout_seconds": "10min"}}, "write 600"),
     ({"training": {"split": {"test": "20%"}}}, "write 0.2"),
     ({"training": {"max_search_age": 7}}, "write '7d' for days"),
@@ -431,7 +447,7 @@ def test_errors_of_recipes_name_the_remedy(more: dict[str, Any] | str, told: str
 
 _VALUE = re.compile(
     r"(?:; write (?!dsn_env|`|one of|\"|[^ ]+ for days;)|as in |did you mean (?![`:]))"
-    "(.+?)(?:[?]|$| for days|, or with)"
+    "(.+?)(?:[?]|$| for days| for [0-9]+%|, or with)"
 )
 _KEY = re.compile(r"(?:did you mean|it is|it belongs at) `([a-z_.]+)(?:: (.+))?`(?!, which)")
 
@@ -524,7 +540,9 @@ COMMANDS: list[tuple[list[str], int, str]] = [
     (["serve", "--recipes", ".", "--workers", "many"], 2, "neither a whole number from 1 to 64 nor auto"),
     (["serve", "--recipes", ".", "--insecure"], 2, "--insecure-no-auth"),
     (["serve", "--recipes", ".", "--dev-allow-unsigned"], 8, "needs SVC_ENV=development"),
-    (["inspect", "rows.csv"], 2, "rows.csv is a table; this command takes an artifact, a .svc file"),
+    (["inspect", "r.yaml"], 2, "r.yaml is a recipe; this takes its artifact, the .svc file at its `output.path`"),
+    (["report", "r.yaml"], 2, "is a recipe"),
+    (["inspect", "rows.csv"], 2, "rows.csv is a table; this takes an artifact, a .svc file"),
     (["recommend", "a.svc"], 2, "ends with .parquet, .csv or .jsonl"),
     (["recommend", "a.svc", "--output", "x.csv", "--limit", "0"], 2, "greater than or equal to 1"),
     (["recommend", "a.svc", "--output", "x.csv", "--shard", "3/2"], 2, "such as 0/16"),
@@ -666,7 +684,7 @@ TRAININGS: list[tuple[Any, dict[str, Any], str]] = [
     (FRAME, {"metric": "ndcg@10"}, "write `metric: ndcg` and `training.cutoff: 10`"),
     (FRAME, {"split": "temporal"}, "write {'scheme': 'time_user'}"),
     (FRAME, {"random_state": 1}, "it is `seed`"),
-    (FRAME, {"test_size": 0.2}, "in `split`, the share of each history that is held out is `heldout_ratio`"),
+    (FRAME, {"test_size": 0.2}, "it belongs at `training.split.heldout_ratio`"),
     (FRAME, {"k": 5}, "it is `cutoff`"),
     (FRAME, {"user_column": "user_id"}, "did you mean user?"),
     (FRAME, {"name": "my model"}, "letters, digits, hyphens and underscores"),
@@ -749,3 +767,10 @@ def test_names_of_other_libraries_get_a_hint_in_python() -> None:
         result.recommender.recommend("u1", k=5)
     later = pd.DataFrame({"user_id": ["u0"], "item_id": ["i0"]})
     assert svc.evaluate(result, later).n_users == 1
+    for function in (svc.evaluate, svc.compare):
+        with pytest.raises(TypeError, match="argument 'k'; did you mean cutoff"):
+            function(result, later, k=5)
+    with pytest.raises(SvcError, match=r"not a TrainResult; it has a `.recommender`"):
+        svc.load(result)  # type: ignore[arg-type]
+    with pytest.raises(SvcError, match=r"user: name a column of data; svc.evaluate\(result, table\) judges"):
+        svc.train(table, later)  # type: ignore[arg-type]

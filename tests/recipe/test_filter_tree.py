@@ -43,7 +43,7 @@ REFUSED: list[tuple[Any, tuple[str | int, ...], str, str]] = [
     ({"not": None}, ("not",), "this is null", "filter_node"),
     ({"yaer": {"eq": 1}}, ("yaer",), "did you mean 'year'? there are genres, country, year", "filter_field"),
     ({"year": {}}, ("year",), "operators of a numerical field: gt, gte, lt, lte, eq, exists", "filter_condition"),
-    ({"year": 1990}, ("year",), '; write {"year": {"eq": 2000}}', "filter_condition"),
+    ({"year": 1990}, ("year",), '; as in {"year": {"eq": 2000}}', "filter_condition"),
     ({"year": {"any": ["1990"]}}, ("year", "any"), "a numerical field takes gt, gte, lt, lte", "filter_operator"),
     ({"year": {"gtee": 1}}, ("year", "gtee"), "did you mean 'gte'?", "filter_operator"),
     ({"country": {"eq": "a"}}, ("country", "eq"), "did you mean 'any', with a list?", "filter_operator"),

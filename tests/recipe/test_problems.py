@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from svc.names import nearest
 from svc.recipe import problems
-from svc.recipe.problems import field_path, nearest, shown, value_at
+from svc.recipe.problems import field_path, shown, value_at
 from svc.recipe.schema import Recipe
 from svc.recipe.source_options import BUILT_IN_OPTIONS
 from tests.recipe.loading import METADATA, refusal
@@ -148,7 +149,7 @@ def test_keys_of_item_metadata_from_other_products_get_hints(tmp_path: Path) -> 
     metadata = {"type": "csv", "path": "items.csv", "item_id_column": "i", "fields": ["title"]}
     table = "unknown key; a table belongs under `source`, as source: {type: csv, path: items.csv}"
     assert sorted(_lines(tmp_path, {"item_metadata": metadata})[1:]) == [
-        "item_metadata.item_id_column: unknown key; here it is called `id_column`",
+        "item_metadata.item_id_column: unknown key; it is `id_column`",
         f"item_metadata.path: {table}",
         f"item_metadata.type: {table}",
     ]

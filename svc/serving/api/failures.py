@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -16,6 +15,7 @@ from svc import events, logs
 from svc.errors import ApiError, InternalError, NoCandidates, ValidationFailed, exhaustion
 from svc.model.ranking.filter_fields import FilterFields, LabelField, NumberField
 from svc.model.ranking.query import Query
+from svc.names import did_you_mean
 from svc.serving.transport.messages import Headers, Response
 
 _SHOWN_CHARACTERS = 64
@@ -66,10 +66,8 @@ def _labels(name: str, operators: Mapping[str, Any], field: LabelField) -> Itera
 
 
 def _no_value(name: str, value: str, labels: list[str]) -> str:
-    by_lower_case = {label.lower(): label for label in reversed(labels)}
-    near = difflib.get_close_matches(value[:_SHOWN_CHARACTERS].lower(), by_lower_case, n=1)
-    hint = f"; did you mean {by_lower_case[near[0]]!r}?" if near else ""
-    return f"{name} has no value {value[:_SHOWN_CHARACTERS]!r}{hint}"
+    hint = did_you_mean(value, reversed(labels))
+    return f"{name} has no value {value[:_SHOWN_CHARACTERS]!r}; {hint}".rstrip("; ")
 
 
 def _range(name: str, operators: Mapping[str, Any], field: NumberField) -> Iterator[str]:

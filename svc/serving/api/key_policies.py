@@ -26,8 +26,8 @@ from svc import events, logs
 from svc.asking.fields import MAX_BATCH
 from svc.errors import ApiError, ConfigError, KeyNotAllowed, RateLimited, RecipeError
 from svc.metrics import KEY_REFUSALS, Metrics
-from svc.names import KEY_ID
-from svc.recipe.problems import field_path, nearest, shown
+from svc.names import KEY_ID, did_you_mean
+from svc.recipe.problems import field_path, shown
 from svc.recipe.yaml_reader import parse_yaml
 from svc.serving.api.authentication import RefusalThrottle
 from svc.serving.api.endpoint import Endpoint
@@ -158,8 +158,7 @@ def _message_of(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     field = field_path(first["loc"])
     if first["type"] == "extra_forbidden":
-        near = nearest(field, KeyPolicy.model_fields)
-        meant = f"did you mean `{near}`? " if near else ""
+        meant = did_you_mean(field, KeyPolicy.model_fields, "`")
         return f"{field}: unknown key; {meant}allowed: {', '.join(KeyPolicy.model_fields)}"
     reason = str(first["ctx"]["error"]) if first["type"] == "value_error" else first["msg"]
     return f"{field}: {shown(first['input'])}: {reason}" if field else reason
