@@ -18,6 +18,7 @@ ALGORITHMS: tuple[str, ...] = (
     "BPRFMRecommender",
     "SLIMRecommender",
     "TransitionsRecommender",
+    "RidgeTransitionsRecommender",
     "BlendRecommender",
 )
 BLEND = "BlendRecommender"
@@ -30,6 +31,7 @@ ITEM_WEIGHTS: tuple[str, ...] = (
     "DenseSLIMRecommender",
     "SLIMRecommender",
     "TransitionsRecommender",
+    "RidgeTransitionsRecommender",
 )
 """The algorithms that learn a weight for each pair of items. `self_weight` is the weight of an item for itself."""
 BLENDED: tuple[str, ...] = (*FACTORS, *ITEM_WEIGHTS)
@@ -37,7 +39,9 @@ BLENDED: tuple[str, ...] = (*FACTORS, *ITEM_WEIGHTS)
 TOP_POP = "TopPopRecommender"
 """Popularity. A blend may combine it with the algorithms in BLENDED."""
 TRANSITIONS = "TransitionsRecommender"
-"""The only recommender that learns which item follows another. It needs the time of each interaction."""
+RIDGE_TRANSITIONS = "RidgeTransitionsRecommender"
+TAKES_TIMES = (TRANSITIONS, RIDGE_TRANSITIONS)
+"""The recommenders that learn which item follows others. They need the time of each interaction."""
 TAKES_RECENCY: tuple[str, ...] = (*BLENDED, BLEND)
 """The algorithms with a `recency`, which raises the weight of later items. They score from a user's history alone."""
 LEAST_SQUARES = "IALSRecommender"
@@ -106,9 +110,16 @@ TUNED: Mapping[str, Mapping[str, Tuned]] = {
         "max_steps": Tuned(1, 20, whole=True),
         "backward": Tuned(choices=(0.0, 0.5, 1.0)),
         "max_gap": Tuned(choices=("none", "30m", "1d", "30d")),
+        "same_time": Tuned(choices=(0.0, 0.5, 1.0)),
         "source_exponent": Tuned(0, 1),
         "target_exponent": Tuned(0, 1),
         "top_k": Tuned(10, 2000, whole=True),
+    },
+    RIDGE_TRANSITIONS: {
+        "decay": Tuned(0.01, 10),
+        "ridge": _STRENGTH,
+        "popular_ridge": _STRENGTH,
+        "top_k": _NEIGHBOURS,
     },
     BLEND: {},
 }

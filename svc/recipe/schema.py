@@ -19,8 +19,8 @@ from svc.recipe.algorithms import (
     FEATURE_AWARE,
     RECENCY,
     SELF_WEIGHT,
+    TAKES_TIMES,
     TOP_POP,
-    TRANSITIONS,
 )
 from svc.recipe.filter_tree import either, parse_row_filter
 from svc.recipe.serving_schema import ItemMetadata, Serving
@@ -307,8 +307,9 @@ class Recipe(Block):
             raise ValueError(f"split.scheme {scheme} needs schema.time_column")
         if self.training.time_decay is not None:
             raise ValueError("training.time_decay needs schema.time_column")
-        if TRANSITIONS in self.training.algorithms:
-            raise ValueError(f"{TRANSITIONS} learns which item follows which, so it needs schema.time_column")
+        for name in TAKES_TIMES:
+            if name in self.training.algorithms:
+                raise ValueError(f"{name} learns which item follows which, so it needs schema.time_column")
         if self.serving.popular is not None:
             raise ValueError(
                 "serving.popular needs schema.time_column: without times, nobody knows what was chosen lately"

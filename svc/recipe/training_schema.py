@@ -15,6 +15,7 @@ from svc.recipe.algorithms import (
     BLENDED,
     DEFAULT_ALGORITHMS,
     MOST_RECENCY,
+    TAKES_TIMES,
     TOP_POP,
     TRANSITIONS,
     canonical_name,
@@ -148,14 +149,14 @@ def or_empty(block: Any) -> Any:
 
 
 def with_default_algorithms(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the unvalidated `recipe`, which lists Transitions and the default algorithms if recency is searched.
+    """Return the unvalidated `recipe`, which lists Transitions and the default algorithms if order counts.
 
     A recipe with algorithms is unchanged.
     """
     training, schema = recipe.get("training") or {}, recipe.get("schema") or {}
     if not isinstance(training, Mapping) or not isinstance(schema, Mapping) or "algorithms" in training:
         return recipe
-    if not _searches_recency(training, schema):
+    if not _uses_order(training, schema):
         return recipe
     return {**recipe, "training": {**training, "algorithms": (*DEFAULT_ALGORITHMS, TRANSITIONS)}}
 
@@ -168,15 +169,16 @@ def default_algorithms(tree: Mapping[str, Any]) -> tuple[str, ...] | None:
     training = tree.get("training") or {}
     if not isinstance(training, Mapping) or contains_reference([training.get("recency"), training.get("split")]):
         return None
-    return (*DEFAULT_ALGORITHMS, TRANSITIONS) if _searches_recency(training, tree["schema"]) else DEFAULT_ALGORITHMS
+    return (*DEFAULT_ALGORITHMS, TRANSITIONS) if _uses_order(training, tree["schema"]) else DEFAULT_ALGORITHMS
 
 
-def _searches_recency(training: Mapping[str, Any], schema: Mapping[str, Any]) -> bool:
-    """Return whether a recipe with these blocks, which need not be valid, searches recency."""
+def _uses_order(training: Mapping[str, Any], schema: Mapping[str, Any]) -> bool:
+    """Return whether a recipe with these blocks, which need not be valid, searches recency or fixes one above 0."""
     split = training.get("split") or {}
     scheme = split.get("scheme", "random") if isinstance(split, Mapping) else "random"
     wanted = training.get("recency", "search")
-    return recency_in_effect(wanted, time_column=schema.get("time_column"), scheme=scheme) == "search"
+    time_column = schema.get("time_column")
+    return time_column is not None and recency_in_effect(wanted, time_column=time_column, scheme=scheme) != 0
 
 
 def recency_in_effect(
@@ -266,7 +268,7 @@ class Training(Block):
 
         `Recipe.trains_on_times` also considers the other settings that need times.
         """
-        return self.time_decay is not None or TRANSITIONS in self.algorithms
+        return self.time_decay is not None or bool({*TAKES_TIMES} & {*self.algorithms})
 
     @field_validator("algorithms")
     @classmethod

@@ -41,6 +41,7 @@ DenseSLIM: reg [1e-12, 1e+12]
 IALS: alpha0 [1e-12, 1e+12], lambda_item_feature [1e-12, 1e+12], lambda_user_feature [1e-12, 1e+12],
   n_components [1, 8192] whole, reg [1e-12, 1e+12]
 RP3beta: alpha [0, 10], beta [0, 10], top_k [1, 1e+06] whole
+RidgeTransitions: decay [0.01, 10], popular_ridge [1e-12, 1e+12], ridge [1e-12, 1e+12], top_k [1, 1e+06] whole
 SLIM: alpha [1e-12, 1e+12], l1_ratio [0, 1], top_k [1, 1e+06] whole
 Transitions: max_steps [1, 20] whole, source_exponent [0, 1], target_exponent [0, 1], top_k [10, 2000] whole
 TruncatedSVD: n_components [1, 8192] whole

@@ -63,18 +63,20 @@ def test_the_default_recency_is_off_if_it_cannot_be_searched() -> None:
     assert recency_in_effect(2, time_column="t", scheme="random") == 2.0
 
 
-def test_transitions_join_the_defaults_if_recency_is_searched() -> None:
-    """A recipe with its own list of algorithms is not changed."""
+def test_transitions_join_the_defaults_if_order_counts() -> None:
+    """A recency is searched, or fixed above 0. A recipe with its own list of algorithms is not changed."""
     timed, split = {"time_column": "t"}, {"scheme": "leave_one_out"}
-    found = with_default_algorithms({"schema": timed, "training": {"split": split}})
-    assert found["training"] == {"split": split, "algorithms": (*DEFAULT_ALGORITHMS, TRANSITIONS)}
+    for given in ({"split": split}, {"split": split, "recency": 0.5}, {"recency": 0.5}):
+        found = with_default_algorithms({"schema": timed, "training": given})
+        assert found["training"] == {**given, "algorithms": (*DEFAULT_ALGORITHMS, TRANSITIONS)}
     for schema, training in [
         (timed, {}),
         (timed, None),
         (timed, {"split": {"scheme": "random"}}),
         (timed, {"split": split, "recency": "off"}),
         (timed, {"split": split, "recency": False}),
-        (timed, {"split": split, "recency": 0.5}),
+        (timed, {"split": split, "recency": 0}),
+        ({}, {"recency": 0.5}),
         (timed, {"split": split, "algorithms": ["IALS"]}),
         ({}, {"split": split}),
         (timed, {"split": "leave_one_out"}),

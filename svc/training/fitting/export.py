@@ -29,7 +29,7 @@ from svc.model.recommenders.factors import BPRScorer, IALSScorer, SVDScorer
 from svc.model.recommenders.neighbours import NeighbourScorer
 from svc.model.recommenders.popularity import PopularityScorer, PopularPart, by_count
 from svc.model.weight_scale import Scale
-from svc.recipe.algorithms import TRANSITIONS
+from svc.recipe.algorithms import RIDGE_TRANSITIONS, TRANSITIONS
 from svc.training.data.user_sample import solve_users
 from svc.training.data.weights import decay_matrix, in_order, weigh_rows, weight_scale
 from svc.training.fitting.algorithms.registry import Params
@@ -316,6 +316,7 @@ _SCORERS: Mapping[str, Callable[[Any, Columns], Scorer]] = {
     "TopPopRecommender": _popularity,
     "SLIMRecommender": _neighbours,
     TRANSITIONS: _neighbours,
+    RIDGE_TRANSITIONS: _neighbours,
 }
 
 

@@ -118,23 +118,19 @@ SAMPLE_USERS = 2_000
 """Maximum number of validation users on whom screenings, epochs, recencies and blends are compared.
 
 An evaluation of all users takes longer than an epoch. The score of a trial is always that of all validation users."""
-_FEW_USERS = 400
-"""Maximum number of users on whom recencies are compared, before the best recency is confirmed on the sample."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluators:
     """The evaluators of trials by one `metric`.
 
-    `full` evaluates all validation users, `sample` at most SAMPLE_USERS of them, and `few` at most _FEW_USERS users of
-    the sample.
+    `full` evaluates all validation users, and `sample` at most SAMPLE_USERS of them.
     """
 
     full: Evaluator
     sample: Evaluator
-    few: Evaluator
     metric: str
 
     @classmethod
     def of(cls, evaluator: Evaluator, metric: str, seed: int) -> Evaluators:
-        return cls(evaluator, evaluator.sample(SAMPLE_USERS, seed), evaluator.sample(_FEW_USERS, seed), metric)
+        return cls(evaluator, evaluator.sample(SAMPLE_USERS, seed), metric)

@@ -1,9 +1,10 @@
 """Choose the recency of a trained model, and evaluate the model with it.
 
 Recency says how much less each item of a history counts than the next later one: by the factor exp(−recency). It does
-not affect training. A trained model is evaluated at several recencies on a few of the validation users. The best one is
-then used only if it scores better than the lowest one on the sample of validation users by more than chance. So the
-lowest one, by default 0, wins if order has no effect.
+not affect training. A trained model is evaluated at several recencies on a sample of the validation users, and the best
+one is used. No proof is asked that it is better than none, because a missed recency costs more than a needless one. On
+four data sets, the best of 2,000 users loses 0.1 to 0.9% against the best of all users, and proof against none 1 to 9%.
+With shuffled times, the best loses 0 to 0.3%.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from svc.recipe.algorithms import TAKES_RECENCY
-from svc.training.judging.evaluator import Evaluator, Evaluators, Ranker, Rankings
-from svc.training.judging.intervals import Vector, is_gain
+from svc.training.judging.evaluator import Evaluators, Ranker, Rankings
+from svc.training.judging.intervals import Vector
 
 VALUES = (0.0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0)
 """The recencies to try.
@@ -73,29 +74,21 @@ class Chosen(NamedTuple):
 
 
 def choose(search: RecencySearch, evaluators: Evaluators) -> Chosen:
-    """Return the best of the values, or the lowest if no other value is better on the sample by more than chance.
+    """Return the best of the values on the sample, and the lowest of equal ones.
 
-    To save time, the best value is found on `evaluators.few`, and only this value and the lowest are scored on the
-    whole sample. Scores are assumed to have one peak. So every third value and the last are scored first, and then the
-    neighbours of the best value until both have been scored.
+    Scores are assumed to have one peak. So every third value and the last are scored first, and then the neighbours of
+    the best value until both have been scored.
     """
-    values = search.values
-
-    def on(evaluator: Evaluator, index: int) -> Chosen:
-        rankings = evaluator.rankings(search.at(values[index]))
-        return Chosen(values[index], rankings, evaluator.by_user(rankings, evaluators.metric))
-
-    best, means = 0, dict[int, float]()
-    untried = {*range(0, len(values), _STRIDE), len(values) - 1} if len(values) > 1 else set[int]()
+    values, scored = search.values, dict[int, Chosen]()
+    untried = {*range(0, len(values), _STRIDE), len(values) - 1}
     while untried:
-        means |= {index: float(on(evaluators.few, index).by_user.mean()) for index in sorted(untried)}
-        best = max(means, key=lambda index: means[index])
-        untried = {index for index in (best - 1, best + 1) if 0 < index < len(values)} - means.keys()
-    lowest = on(evaluators.sample, 0)
-    if not best:
-        return lowest
-    other = on(evaluators.sample, best)
-    return other if is_gain(other.by_user, lowest.by_user, comparisons=len(values) - 1) else lowest
+        for index in sorted(untried):
+            rankings = evaluators.sample.rankings(search.at(values[index]))
+            by_user = evaluators.sample.by_user(rankings, evaluators.metric)
+            scored[index] = Chosen(values[index], rankings, by_user)
+        best = max(sorted(scored), key=lambda index: float(scored[index].by_user.mean()))
+        untried = {index for index in (best - 1, best + 1) if 0 < index < len(values)} - scored.keys()
+    return scored[best]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,7 @@ Popularity is an additional part. It is tried with several half-lives after the 
 and kept if it raises the score on the sample. With popularity, one other algorithm suffices for a blend.
 
 If recency is searched, the best recency for all parts is found under the weights that are best at the lowest one. Two
-blends are compared, each with its best weights: with the lowest and with this recency. The lowest wins unless the other
-scores better by more than chance.
+blends are compared, each with its best weights: with the lowest and with this recency. The better one wins.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ from svc.training.fitting.export import build_blend
 from svc.training.fitting.train import train_trial
 from svc.training.fitting.trial import TrialRecord
 from svc.training.judging.evaluator import Evaluator, Ranker, Rankings, Rows
-from svc.training.judging.intervals import is_gain
 from svc.training.judging.rankers import ScoreRanker, ScoresOfUsers, rank_ms
 from svc.training.judging.recency import RecencySearch, choose
 from svc.training.judging.search_result import SearchResult, by_score
@@ -142,7 +140,7 @@ class _BlendTrainer:
         recency = choose(search, self._holdout.evaluators).recency if len(self._values) > 1 else lowest
         if recency != lowest:
             others, scores = self._best_weights(recency)
-            if is_gain(scores, by_user):
+            if scores.mean() > by_user.mean():
                 return self._record(recency, others, number)
         return self._record(lowest, weights, number)
 

@@ -119,14 +119,15 @@ def _plan(loaded: LoadedRecipe, data: TrainingData) -> TrialPlan:
     for name in training.algorithms:
         if name == BLEND:
             continue
-        if how_many_fit(name, _n_items(data)) == 0:
-            logs.emit(
-                events.ALGORITHM_SKIPPED,
-                algorithm=name,
-                reason="its dense item matrices would not fit into the free memory",
-            )
+        most_items = ALGORITHMS[name].most_items
+        if most_items is not None and _n_items(data) > most_items:
+            reason = f"a training would take too long with more than {most_items} items"
+        elif how_many_fit(name, _n_items(data)) == 0:
+            reason = "its dense item matrices would not fit into the free memory"
         else:
             names.append(name)
+            continue
+        logs.emit(events.ALGORITHM_SKIPPED, algorithm=name, reason=reason)
     spaces = {name: _space(name, loaded, data) for name in names}
     own = {name: len(space.guesses) for name, space in spaces.items() if space and set(space) <= _OF_DATA}
     n_parameters = {name: len(space) for name, space in spaces.items()}

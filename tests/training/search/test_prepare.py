@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -89,3 +90,13 @@ def test_an_algorithm_whose_matrices_exceed_the_memory_is_skipped(
     (skipped,) = (record for record in log if record["event"] == "algorithm_skipped")
     assert skipped["algorithm"] == "DenseSLIMRecommender"
     assert skipped["reason"] == "its dense item matrices would not fit into the free memory"
+
+
+def test_an_algorithm_for_fewer_items_is_skipped(make_recipe: Make, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time of RidgeTransitions is cubic in the items. The reason names the limit."""
+    row = prepare.ALGORITHMS["RidgeTransitionsRecommender"]
+    monkeypatch.setitem(prepare.ALGORITHMS, row.name, replace(row, most_items=3))
+    names = {"algorithms": ["TopPop", "RidgeTransitions"], "n_trials": 2}
+    assert run(make_recipe(training=training(**names))).exit_code == 0
+    (skipped,) = (record for record in log if record["event"] == "algorithm_skipped")
+    assert skipped["reason"] == "a training would take too long with more than 3 items"

@@ -100,7 +100,7 @@ class _System:
         np.fill_diagonal(system, system.diagonal() + self.ridge.astype(np.float32))
         # Trials with other values of `ridge` could share an eigendecomposition instead of inverting, but it takes
         # longer than all the inversions of a search.
-        of_rest = _inverse(system)
+        of_rest = invert(system)
         if not len(self.apart):
             return of_rest
         by_row = self.histories @ of_rest
@@ -149,7 +149,7 @@ def _blocks(items: NDArray[np.intp]) -> Iterator[tuple[NDArray[np.intp], slice]]
         yield items[part], part
 
 
-def _inverse(system: NDArray[np.float32]) -> NDArray[np.float32]:
+def invert(system: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return the inverse of `system`, a symmetric positive definite matrix in C order.
 
     The inverse overwrites `system`, unless it is singular in single precision. Raise LinAlgError if it is singular in

@@ -38,6 +38,7 @@ def formula(
     max_steps: int,
     backward: float,
     max_gap: str,
+    same_time: float,
     source_exponent: float,
     target_exponent: float,
     top_k: int,
@@ -52,6 +53,8 @@ def formula(
                 near = gap_ns is None or abs(history[j] - history[i]) <= gap_ns
                 if 0 < abs(steps) <= max_steps and near:
                     counts[i, j] += (1.0 if steps > 0 else backward) / abs(steps)
+                elif steps == 0 and i != j:
+                    counts[i, j] += same_time
     sums = counts.sum(axis=1, keepdims=True) ** source_exponent * counts.sum(axis=0, keepdims=True) ** target_exponent
     weights = np.divide(counts, sums, out=np.zeros_like(counts), where=counts > 0)
     for row in weights:
@@ -64,6 +67,7 @@ def formula(
     max_steps=st.integers(1, 20),
     backward=st.sampled_from([0.0, 0.5, 1.0]),
     max_gap=st.sampled_from(sorted(MAX_GAPS_NS)),
+    same_time=st.sampled_from([0.0, 0.5, 1.0]),
     source_exponent=st.floats(0, 1),
     target_exponent=st.floats(0, 1),
     distinct_times=st.sampled_from([1, 3, 40, 2_000]),
@@ -74,6 +78,7 @@ def test_the_weights_equal_the_formula(  # noqa: PLR0917 - the parameters of the
     max_steps: int,
     backward: float,
     max_gap: str,
+    same_time: float,
     source_exponent: float,
     target_exponent: float,
     distinct_times: int,
@@ -85,6 +90,7 @@ def test_the_weights_equal_the_formula(  # noqa: PLR0917 - the parameters of the
         max_steps=max_steps,
         backward=backward,
         max_gap=max_gap,
+        same_time=same_time,
         source_exponent=source_exponent,
         target_exponent=target_exponent,
         top_k=N_ITEMS,
@@ -95,6 +101,7 @@ def test_the_weights_equal_the_formula(  # noqa: PLR0917 - the parameters of the
         max_steps=max_steps,
         backward=backward,
         max_gap=max_gap,
+        same_time=same_time,
         source_exponent=source_exponent,
         target_exponent=target_exponent,
         top_k=N_ITEMS,
@@ -115,9 +122,9 @@ def test_the_largest_weights_of_each_item_are_kept() -> None:
 def test_the_size_of_blocks_does_not_change_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """The memory limit decides only how many items are counted at once."""
     times = histories(3)
-    at_once = TransitionsRecommender((times > 0).astype(float), times=times, backward=0.5).learn().W
+    at_once = TransitionsRecommender((times > 0).astype(float), times=times, backward=0.5, same_time=0.5).learn().W
     monkeypatch.setattr(transitions, "_MOST_PAIRS", 50)
-    in_blocks = TransitionsRecommender((times > 0).astype(float), times=times, backward=0.5).learn().W
+    in_blocks = TransitionsRecommender((times > 0).astype(float), times=times, backward=0.5, same_time=0.5).learn().W
     np.testing.assert_array_equal(at_once.toarray(), in_blocks.toarray())
 
 
