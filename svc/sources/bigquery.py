@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -19,12 +19,7 @@ from svc.late_imports import LateModule, import_late
 from svc.logs import redact_text
 from svc.recipe.source_options import BigQueryOptions, Scalar
 from svc.sources.arrow import table_of_rows
-from svc.sources.table import TableBuilder, choose_columns, require_query_rows
-
-if TYPE_CHECKING:
-    import pandas
-
-    from svc.sources.base import SourceContext
+from svc.sources.table import Finish, Table, TableBuilder, TableSource, choose_columns, require_query_rows
 
 bigquery = LateModule("google.cloud.bigquery")
 credentials = LateModule("google.auth.credentials")
@@ -35,7 +30,7 @@ _PAGE_ROWS = 50_000
 _TYPES = {bool: "BOOL", int: "INT64", float: "FLOAT64", str: "STRING"}
 
 
-class BigQuerySource:
+class BigQuerySource(TableSource[BigQueryOptions]):
     """A source that runs one BigQuery query, billed to the Google project in the option `project`.
 
     Google's libraries find the credentials.
@@ -44,15 +39,7 @@ class BigQuerySource:
     type_name: ClassVar[str] = "bigquery"
     Config: ClassVar[type[BigQueryOptions]] = BigQueryOptions
 
-    def __init__(self, config: BigQueryOptions, context: SourceContext) -> None:
-        self._config = config
-        self._context = context
-
-    def fetch(self) -> pandas.DataFrame:
-        """Return all rows of the query.
-
-        Raises DataSourceError, SourceTooLarge above SVC_MAX_SQL_ROWS, and ConfigError without Google's library.
-        """
+    def _whole(self, finish: Finish[Table]) -> Table:
         cap = self._context.settings.max_sql_rows
         with self._client() as client:
             job = self._start(client, dry_run=False)
@@ -65,7 +52,7 @@ class BigQuerySource:
             for batch in self._batches(client, job, {name: names.index(name) for name in wanted}):
                 builder.add(batch)
                 require_query_rows(builder.n_rows, cap)
-            return builder.finish()
+            return finish(builder)
 
     def probe(self) -> list[str]:
         """Check the query by a dry run, which reads and bills nothing.

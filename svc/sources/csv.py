@@ -153,34 +153,17 @@ class CsvSource(TableSource[CsvOptions]):
                 header = self._header(file, part.hive)
                 builder = TableBuilder(self._context, file.where)
                 builder.begin(part, self._schema(header))
-                rows = self._first_rows(file, header, n_rows)
-                positions = [header.names.index(name) for name in header.wanted]
-                columns = [pa.array([row[position] for row in rows], pa.string()) for position in positions]
-                with _parser_errors(file):
-                    table = pa.table(dict(zip(header.wanted, columns, strict=True))).cast(self._parsed(header))
-                    builder.add(self._typed(table, file.where, 0))
+                for batch in self._batches(file, header):
+                    rows = batch if file.whole else batch.slice(0, max(batch.num_rows - 1, 0))  # the last may be cut
+                    rows = rows.slice(0, n_rows - builder.n_rows).select(header.wanted)
+                    builder.add(self._typed(rows, file.where, builder.n_rows))
+                    if builder.n_rows >= n_rows:
+                        break
                 return builder.finish(self._convert)
             except DataSourceError:
                 if file.whole:
                     raise
         return None
-
-    def _first_rows(self, file: DataFile, header: _Header, n_rows: int) -> list[list[str]]:
-        """Return the first rows, which have all fields.
-
-        If only a part of the file was read, the last row is dropped, because it may be cut.
-        """
-        rows: list[list[str]] = []
-        with _parser_errors(file, lambda: self._fault(file, header)):
-            lines = bounded_lines(self._text(file))
-            for row in csv.reader(itertools.islice(lines, header.skip_rows, None), delimiter=self._delimiter):
-                if len(row) == len(header.names):
-                    rows.append(row)
-                elif row and file.whole:
-                    raise pa.ArrowInvalid("a row has another number of fields than the header")
-                if len(rows) >= n_rows:
-                    break
-        return rows if file.whole else rows[:-1]
 
     def _header(self, file: DataFile, hive: Hive) -> _Header:
         """Read the header. Afterwards the file is at its start again."""
@@ -217,7 +200,8 @@ class CsvSource(TableSource[CsvOptions]):
             last = reader = None
 
             def leave_out(row: Any) -> str:
-                wrong_rows.append(row)
+                if file.whole:  # else it may be the last row, which is cut
+                    wrong_rows.append(row)
                 return "skip"  # an error that ends the reader inside Arrow could hang the process at exit
 
             try:

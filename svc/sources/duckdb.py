@@ -57,10 +57,7 @@ class DuckdbSource(TableSource[DuckdbOptions]):
         with self._result() as (batches, columns):
             yield f"query: runs, has the columns {', '.join(columns)}"
             builder = self._builder(batches, columns)
-            for batch in batches:
-                builder.add(batch.slice(0, n_rows - builder.n_rows).select(columns))
-                if builder.n_rows >= n_rows:
-                    break
+            builder.add_first((batch.select(columns) for batch in batches), n_rows)
             return builder.finish()
 
     def _builder(self, batches: pa.RecordBatchReader, columns: list[str]) -> TableBuilder:

@@ -12,12 +12,10 @@ import pyarrow as pa
 from svc.errors import DataSourceError
 from svc.recipe.source_options import Block, Sha256
 from svc.sources.files import HashingFile, record_digest
-from svc.sources.table import TableBuilder, choose_columns
+from svc.sources.table import Finish, Table, TableBuilder, TableSource, choose_columns
 
 if TYPE_CHECKING:
     import pandas
-
-    from svc.sources.base import SourceContext
 
 WHERE = "the DataFrame"
 _offered: ContextVar[dict[str, pa.Table] | None] = ContextVar("offered", default=None)
@@ -43,21 +41,16 @@ def offer_table(table: pa.Table) -> Iterator[str]:
         _offered.reset(token)
 
 
-class InMemorySource:
+class InMemorySource(TableSource[InMemoryOptions]):
     """A table that the calling program passed to `svc.train`."""
 
     type_name: ClassVar[str] = "dataframe"
     Config: ClassVar[type[InMemoryOptions]] = InMemoryOptions
 
-    def __init__(self, config: InMemoryOptions, context: SourceContext) -> None:
-        self._config = config
-        self._context = context
-
-    def fetch(self) -> pandas.DataFrame:
-        """Return the wanted columns. Raises DataSourceError if no table has the digest, or a column is missing."""
+    def _whole(self, finish: Finish[Table]) -> Table:
         table = self._table()
         record_digest(WHERE, self._config.sha256)
-        return self._build(table)
+        return finish(self._build(table))
 
     def probe(self) -> list[str]:
         """Return one line with the number of rows."""
@@ -65,7 +58,7 @@ class InMemorySource:
 
     def sample(self, n_rows: int) -> pandas.DataFrame:
         """Return the first rows."""
-        return self._build(self._table().slice(0, n_rows))
+        return self._build(self._table().slice(0, n_rows)).finish()
 
     def _table(self) -> pa.Table:
         table = (_offered.get() or {}).get(self._config.sha256)
@@ -73,10 +66,10 @@ class InMemorySource:
             raise DataSourceError("source.type dataframe is for svc.train(data) in Python; name a file or a query here")
         return table
 
-    def _build(self, table: pa.Table) -> pandas.DataFrame:
+    def _build(self, table: pa.Table) -> TableBuilder:
         builder = TableBuilder(self._context, WHERE)
         builder.add(table.select(choose_columns(self._context, table.column_names, WHERE)))
-        return builder.finish()
+        return builder
 
 
 def _digest(table: pa.Table) -> str:

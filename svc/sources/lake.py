@@ -109,10 +109,7 @@ class LakeSource(TableSource[Any]):
         """Return the first rows of `fetch`."""
         with self._table() as table:
             builder, columns = self._begin(table, all_rows=False)
-            for batch in table.batches(columns, None, _SAMPLE_BATCH_ROWS):
-                builder.add(batch.slice(0, n_rows - builder.n_rows))
-                if builder.n_rows >= n_rows:
-                    break
+            builder.add_first(table.batches(columns, None, _SAMPLE_BATCH_ROWS), n_rows)
             return builder.finish()
 
     @property

@@ -113,8 +113,8 @@ class ParquetSource(TableSource[ParquetOptions]):
         with part.open() as data_file, _parquet_errors(data_file.where):
             builder = TableBuilder(self._context, data_file.where)
             file, columns = self._begin(part, data_file, builder, buffer_bytes=_SAMPLE_BUFFER_BYTES)
-            for batch in _first(file.iter_batches(batch_size=n_rows, columns=columns), n_rows):
-                builder.add(batch.select(columns))
+            batches = file.iter_batches(batch_size=n_rows, columns=columns)
+            builder.add_first((batch.select(columns) for batch in batches), n_rows)
             return builder.finish()
 
     def _probe_file(self, data_file: DataFile, hive: Hive) -> list[str]:
@@ -259,15 +259,6 @@ def _texts_bytes(file: pq.ParquetFile, columns: list[str], content: BinaryIO) ->
         for number, leaf in _wanted_leaves(file, columns).items()
         for group in _groups(file)
     )
-
-
-def _first(batches: Iterable[pa.RecordBatch], n_rows: int) -> Iterator[pa.RecordBatch]:
-    """Yield the first `n_rows` rows of `batches`. Later batches are not read."""
-    for batch in batches:
-        yield batch.slice(0, n_rows)
-        n_rows -= batch.num_rows
-        if n_rows <= 0:
-            return
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from svc.late_imports import LateModule
 from svc.recipe.source_options import SqlOptions
 from svc.sources.arrow import table_of_rows
 from svc.sources.sql_dialects import GRACE_S, Dialect, dialect_of
-from svc.sources.table import TableBuilder, choose_columns, require_query_rows
+from svc.sources.table import Finish, Table, TableBuilder, TableSource, choose_columns, require_query_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import sqlalchemy
     from sqlalchemy import URL, Connection, CursorResult, Engine
-
-    from svc.sources.base import SourceContext
 else:
     sqlalchemy = LateModule("sqlalchemy")
 
@@ -84,21 +82,14 @@ class Watchdog:
                 connection.shutdown(socket.SHUT_RDWR)
 
 
-class SqlSource:
+class SqlSource(TableSource[SqlOptions]):
     """A source that runs one query on one database."""
 
     type_name: ClassVar[str] = "sql"
     Config: ClassVar[type[SqlOptions]] = SqlOptions
 
-    def __init__(self, config: SqlOptions, context: SourceContext) -> None:
-        self._config = config
-        self._context = context
-
-    def fetch(self) -> pandas.DataFrame:
-        """Return all rows of the query. Raises DataSourceError, and SourceTooLarge above SVC_MAX_SQL_ROWS.
-
-        Raises RecipeError without a database URL, and ConfigError for a URL that cannot be used or a missing driver.
-        """
+    def _whole(self, finish: Finish[Table]) -> Table:
+        """Raises RecipeError without a database URL, and ConfigError for a URL that cannot be used."""
         cap = self._context.settings.max_sql_rows
         with self._result(cap + 1) as (result, _, watchdog):
             builder, typed = self._begin(result)
@@ -106,7 +97,7 @@ class SqlSource:
                 watchdog.reset()
                 builder.add(typed(rows))
                 require_query_rows(builder.n_rows, cap)
-            return builder.finish()
+            return finish(builder)
 
     @property
     def _chunk_rows(self) -> int:

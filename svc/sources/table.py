@@ -203,6 +203,13 @@ class TableBuilder:
                     f"{self._where}: the id column {name} holds an id of more than {MAX_ID_CHARACTERS} characters"
                 )
 
+    def add_first(self, batches: Iterable[pa.RecordBatch | pa.Table], n_rows: int) -> None:
+        """Add rows until the table has `n_rows`. Later batches are not read."""
+        for batch in batches:
+            self.add(batch.slice(0, n_rows - self.n_rows))
+            if self.n_rows >= n_rows:
+                break
+
     def finish(self, convert: Convert | None = None) -> pd.DataFrame:
         """Return the DataFrame. `convert` may change the type of a column that is neither an id nor a partition."""
         return pd.DataFrame(self._finish_columns(_TextColumn.finish, _natural, convert), copy=False)
