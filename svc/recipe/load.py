@@ -21,7 +21,7 @@ from svc.recipe import fingerprint, paths, problems, variables
 from svc.recipe.algorithms import canonical_name
 from svc.recipe.schema import DEDUP_OF_EVENTS, Output, Recipe
 from svc.recipe.source_options import BUILT_IN_OPTIONS, Located, SourceSpec
-from svc.recipe.training_schema import Features, default_algorithms, with_default_split
+from svc.recipe.training_schema import default_algorithms, with_default_split
 from svc.recipe.yaml_reader import MAX_BYTES, parse_yaml
 from svc.settings import Settings
 
@@ -80,13 +80,18 @@ def _column(where: str, column: Any) -> Any:
 class RecipeWarning:
     """A probable mistake in a valid recipe.
 
-    `field` is its path in the recipe. `value` is the algorithm, key or variable concerned.
+    `field` is its path in the recipe. `value` is the algorithm, key or variable concerned. `problem` describes the
+    mistake.
     """
 
     code: Literal["algorithm_duplicate", "option_unused", "query_not_expanded", "variable_empty"]
     field: str
     value: str
-    message: str
+    problem: str
+
+    @property
+    def message(self) -> str:
+        return f"{self.field}: {self.problem}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +202,7 @@ class _Loading:
             base_dir=self.base_dir,
             recipe_hash=fingerprint.recipe_hash(canonical),
             unexpanded=canonical,
-            warnings=(*_retired(retired), *_warnings(tree, recipe), *_empty_variables(tree, self.variables)),
+            warnings=(*_retired(retired), *_warnings(tree, recipe, self.variables)),
             has_split=_has_split(merged),
         )
 
@@ -337,49 +342,28 @@ def _location(block: Located, where: str) -> paths.Location:
         raise RecipeSecurityError(f"{where}: {error.message}") from None
 
 
-def _warnings(tree: dict[str, Any], recipe: Recipe) -> list[RecipeWarning]:
-    warnings = _duplicate_algorithms(tree) + _unused_column_options(recipe.features)
-    for where in variables.unexpanded_references(tree):
-        message = f"{where}: variables are not expanded here; the text is sent as it stands"
-        warnings.append(RecipeWarning("query_not_expanded", where, where.rpartition(".")[2], message))
-    return warnings
-
-
 def _retired(places: list[tuple[str, str]]) -> Iterator[RecipeWarning]:
     for block, key in places:
-        where = f"{block}.{key}"
-        message = f"{where}: has no effect any more: {RETIRED[block, key]}"
-        yield RecipeWarning("option_unused", where, key, message)
+        yield RecipeWarning("option_unused", f"{block}.{key}", key, f"has no effect any more: {RETIRED[block, key]}")
 
 
-def _empty_variables(tree: dict[str, Any], values: Mapping[str, str]) -> Iterator[RecipeWarning]:
-    for where, name in variables.references(tree):
-        if values.get(name) == "":
-            message = f"{where}: {name} is empty; give it a value, or take it out of the recipe"
-            yield RecipeWarning("variable_empty", where, name, message)
-
-
-def _duplicate_algorithms(tree: dict[str, Any]) -> list[RecipeWarning]:
+def _warnings(tree: dict[str, Any], recipe: Recipe, values: Mapping[str, str]) -> Iterator[RecipeWarning]:
     listed = problems.value_at(tree, ("training", "algorithms"))
-    if not isinstance(listed, list):
-        return []
+    listed = listed if isinstance(listed, list) else []
     names = [canonical_name(name) for name in listed if not variables.has_reference(name)]
-    return [
-        RecipeWarning(
-            "algorithm_duplicate", "training.algorithms", name, f"training.algorithms: {name} is listed twice"
-        )
-        for index, name in enumerate(names)
-        if name in names[:index]
-    ]
-
-
-def _unused_column_options(features: Features | None) -> list[RecipeWarning]:
-    warnings = []
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            yield RecipeWarning("algorithm_duplicate", "training.algorithms", name, f"{name} is listed twice")
     for side in ("item", "user"):
-        for index, column in enumerate(getattr(getattr(features, side, None), "columns", ())):
+        for index, column in enumerate(getattr(getattr(recipe.features, side, None), "columns", ())):
             unused = {"categorical": ("delimiter",), "numerical": ("delimiter", "min_frequency")}.get(column.kind, ())
             for key in sorted(column.model_fields_set.intersection(unused)):
                 where = f"features.{side}.columns[{index}].{key}"
-                message = f"{where}: has no effect on a {column.kind} column"
-                warnings.append(RecipeWarning("option_unused", where, key, message))
-    return warnings
+                yield RecipeWarning("option_unused", where, key, f"has no effect on a {column.kind} column")
+    for where in variables.unexpanded_references(tree):
+        problem = "variables are not expanded here; the text is sent as it stands"
+        yield RecipeWarning("query_not_expanded", where, where.rpartition(".")[2], problem)
+    for where, name in variables.references(tree):
+        if values.get(name) == "":
+            problem = f"{name} is empty; give it a value, or take it out of the recipe"
+            yield RecipeWarning("variable_empty", where, name, problem)
