@@ -18,7 +18,7 @@ from svc import install_command
 from svc.errors import ConfigError, DataSourceError, SvcError
 from svc.logs import redact_text
 from svc.sources import arrow
-from svc.sources.prefilter import condition, is_comparable
+from svc.sources.prefilter import BOUNDS, condition, is_comparable
 from svc.sources.table import Finish, Table, TableBuilder, TableSource, choose_columns
 
 if TYPE_CHECKING:
@@ -89,7 +89,13 @@ class LakeSource(TableSource[Any]):
         texts = self._context.text_columns
         if not all(is_comparable(name, where, table.schema, {}, texts) for name in where.compared):
             return None
-        return condition(where.tree, table.compare)
+
+        def compare(name: str, operator_name: str, operand: Any) -> list[Any]:
+            # Bounds are never strict, because libraries round them to the type of the column.
+            bounds = [table.compare(name, bound, operand) for bound in BOUNDS.get(operator_name, ())]
+            return [bound for bound in bounds if bound is not None]
+
+        return condition(where.tree, compare)
 
     def _columns_of(self, where: RowFilter, table: LakeTable, batch: pa.RecordBatch) -> pandas.DataFrame:
         builder = TableBuilder(replace(self._context, columns=tuple(where.kinds), progress=None), table.where)

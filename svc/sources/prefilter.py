@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 from operator import and_, or_
 from typing import TYPE_CHECKING, Any, Final
@@ -27,7 +27,7 @@ _REACHES: Final[Mapping[str, Callable[[float, float, float], bool]]] = {
 """For each comparison, a function (low, high, bound): whether a value between `low` and `high` may satisfy it."""
 
 
-_BOUNDS: Final = {
+BOUNDS: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(("gt", "gte"), ("gte",)),
     **dict.fromkeys(("lt", "lte"), ("lte",)),
     "eq": ("gte", "lte"),
@@ -48,52 +48,38 @@ def row_groups(
     for number in range(file.metadata.num_row_groups):
         group = file.metadata.row_group(number)
 
-        def reaches(name: str, operator_name: str, operand: Any, group: Any = group) -> bool:
+        def reaches(name: str, operator_name: str, operand: Any, group: Any = group) -> list[bool]:
             if operator_name == "any" and name in hive:
-                return hive[name] in operand
+                return [hive[name] in operand]
             statistics = group.column(leaves[name]).statistics if name in leaves else None
             if operator_name not in _REACHES or statistics is None or not statistics.has_min_max:
-                return True
+                return []
             low, high = float(statistics.min), float(statistics.max)
             # A writer that compares NaN writes useless bounds.
-            return math.isnan(low) or math.isnan(high) or _REACHES[operator_name](low, high, operand)
+            return [math.isnan(low) or math.isnan(high) or _REACHES[operator_name](low, high, operand)]
 
-        if not comparable or may_hold(where.tree, reaches):
+        if not comparable or condition(where.tree, reaches) is not False:
             yield number, first
         first += group.num_rows
 
 
-def condition(node: Filter, compare: Callable[[str, str, Any], Any]) -> Any:
-    """Return a condition of a library that every row satisfies that satisfies the filter, or None if there is none.
+def condition(node: Filter, compare: Callable[[str, str, Any], Sequence[Any]]) -> Any:
+    """Return a condition that every row satisfies that satisfies the filter, or None if there is none.
 
-    `compare(column, operator, operand)` returns the condition for `gte`, `lte` or `any`, or None. Conditions are joined
-    by & and |. Bounds are never strict, because libraries round them to the type of the column.
+    `compare(column, operator, operand)` returns the conditions that follow from one comparison. They are expressions of
+    a library, or truth values, and joined by & and |. Nothing follows from a `not`, because `compare` may return
+    conditions that more rows satisfy.
     """
     kind, *operands = node
     if kind == "not":
         return None
     if kind == "field":
-        pairs = [(name, operand) for given, operand in operands[1] for name in _BOUNDS.get(given, ())]
-        parts = [compare(operands[0], name, operand) for name, operand in pairs]
+        parts = [part for comparison in operands[1] for part in compare(operands[0], *comparison)]
     else:
         parts = [condition(part, compare) for part in operands[0]]
     if kind == "any":
         return None if any(part is None for part in parts) else reduce(or_, parts)
     return reduce(and_, [part for part in parts if part is not None] or [None])
-
-
-def may_hold(node: Filter, reaches: Callable[[str, str, Any], bool]) -> bool:
-    """Return False if no row satisfies the filter. `reaches(column, operator, operand)` tells this of one condition.
-
-    A `not` may always hold, because `reaches` may be True for a condition that no row satisfies.
-    """
-    kind, *operands = node
-    if kind == "not":
-        return True
-    if kind == "field":
-        return all(reaches(operands[0], *condition) for condition in operands[1])
-    parts = [may_hold(part, reaches) for part in operands[0]]
-    return all(parts) if kind == "all" else any(parts)
 
 
 def is_comparable(name: str, where: RowFilter, schema: pa.Schema, hive: Hive, text_columns: frozenset[str]) -> bool:
