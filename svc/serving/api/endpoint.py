@@ -26,6 +26,7 @@ ANY: Errors = (
     errors.HeadersTooLarge,
     errors.InternalError,
 )
+OF_RECIPE: Errors = (errors.RecipeNotFound, errors.RecipeUnavailable)
 KEYED: Errors = (errors.MissingApiKey, errors.InvalidApiKey, errors.KeyNotAllowed, errors.RateLimited)
 
 
@@ -53,7 +54,7 @@ class Endpoint:
     response: type[BaseModel] | None = None
     """Schema of the answer. The OpenAPI document leaves out endpoints without this schema."""
     errors: Errors = ()
-    """Errors besides those in ANY, and in KEYED if clients need a key. Many endpoints share these two groups."""
+    """Errors besides those in ANY, in KEYED if clients need a key, and in OF_RECIPE if the path names a recipe."""
     unavailable: str = ""
     """Description of an answer with status 503 that is no error, or ""."""
     content_type: str = "application/json"
@@ -94,7 +95,8 @@ class Endpoint:
         """All errors that the endpoint may answer, for the OpenAPI document."""
         parameters = (errors.ValidationFailed,) if self.refuses_unknown_parameters else ()
         switched_off = () if self.is_served is _always else (errors.NotFound,)
-        return (*(() if self.public else KEYED), *self.errors, *parameters, *switched_off, *ANY)
+        of_recipe = OF_RECIPE if PARAMETER in self.path else ()
+        return (*(() if self.public else KEYED), *of_recipe, *self.errors, *parameters, *switched_off, *ANY)
 
 
 class Route(NamedTuple):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -47,10 +48,9 @@ SWAGGER_UI = ("swagger-ui-bundle.js", "swagger-ui.css")
 
 
 USERS_VERB = "recommend-users"
-RECIPE: Errors = (errors.RecipeNotFound, errors.RecipeUnavailable)
 BODY: Errors = (errors.BodyTimeout, errors.PayloadTooLargeForRequest, errors.ValidationFailed)
 FEATURES: Errors = (errors.FeaturesNotSupported, errors.FeatureValueUnusable, errors.FeatureVectorUnusable)
-SHOWN: Errors = (*RECIPE, errors.AvailabilityStale, errors.AnswerTooLarge, errors.Overloaded)
+SHOWN: Errors = (errors.AvailabilityStale, errors.AnswerTooLarge, errors.Overloaded)
 USER: Errors = (*SHOWN, *BODY, errors.UnknownUser, errors.NoCandidates, *FEATURES)
 SEEDS: Errors = (*SHOWN, *BODY, errors.UnknownSeedItems, errors.NoCandidates, *FEATURES)
 AUDIENCE: Errors = (*SHOWN, *BODY, errors.UsersNotServed, errors.UnknownSeedItems, *FEATURES)
@@ -88,31 +88,28 @@ def _page(path: str, is_served: Callable[[Settings], bool]) -> Endpoint:
     return Endpoint(name=f"page {path}", path=path, public=True, is_served=is_served)
 
 
+def _probe(name: str, path: str, summary: str, response: type[BaseModel] = responses.Status, **more: Any) -> Endpoint:
+    path = f"/v1/health{path}"
+    return Endpoint(name=name, path=path, public=True, any_host=True, summary=summary, response=response, **more)
+
+
+def _resource(name: str, path: str, summary: str, response: type[BaseModel], **more: Any) -> Endpoint:
+    return Endpoint(name=name, path=f"/v1{path}", public=False, summary=summary, response=response, **more)
+
+
 PROBES = (
-    Endpoint(
-        name="health",
-        path="/v1/health",
-        public=True,
-        any_host=True,
-        summary="The number of loaded recipes. 503 while a recipe has no model.",
-        response=responses.Health,
+    _probe(
+        "health",
+        "",
+        "The number of loaded recipes. 503 while a recipe has no model.",
+        responses.Health,
         unavailable="A recipe has no model.",
     ),
-    Endpoint(
-        name="live",
-        path="/v1/health/live",
-        public=True,
-        any_host=True,
-        summary="200 while the process answers.",
-        response=responses.Status,
-    ),
-    Endpoint(
-        name="ready",
-        path="/v1/health/ready",
-        public=True,
-        any_host=True,
-        summary="200 once a recipe is loaded and the server is not draining.",
-        response=responses.Status,
+    _probe("live", "/live", "200 while the process answers."),
+    _probe(
+        "ready",
+        "/ready",
+        "200 once a recipe is loaded and the server is not draining.",
         unavailable="Nothing is loaded yet, or the server is draining.",
     ),
 )
@@ -130,71 +127,59 @@ VERBS = (
 """Recommendation verbs, which `Verbs` answers without quart."""
 
 RESOURCES = (
-    Endpoint(
-        name="health_details",
-        path="/v1/health/details",
-        public=False,
-        summary="The state of each recipe.",
-        response=responses.HealthDetails,
+    _resource(
+        "health_details",
+        "/health/details",
+        "The state of each recipe.",
+        responses.HealthDetails,
         unavailable="A recipe has an error, no model, or no current list of available items.",
     ),
-    Endpoint(
-        name="list_recipes", path="/v1/recipes", public=False, summary="All recipes.", response=responses.RecipeList
+    _resource("list_recipes", "/recipes", "All recipes.", responses.RecipeList),
+    _resource(
+        "describe_recipe",
+        "/recipes/{name}",
+        "The served model of a recipe: its training, features and filter fields.",
+        responses.Recipe,
     ),
-    Endpoint(
-        name="describe_recipe",
-        path="/v1/recipes/{name}",
-        public=False,
-        summary="The served model of a recipe: its training, features and filter fields.",
-        response=responses.Recipe,
-        errors=RECIPE,
-    ),
-    Endpoint(
-        name="find_items",
-        path="/v1/recipes/{name}/items",
-        public=False,
-        summary="Search a few items by id or metadata.",
+    _resource(
+        "find_items",
+        "/recipes/{name}/items",
+        "Search a few items by id or metadata.",
+        responses.FoundItems,
         query=ItemSearch,
-        response=responses.FoundItems,
-        errors=RECIPE,
     ),
-    Endpoint(
-        name="popular_items",
-        path="/v1/recipes/{name}/popular",
-        public=False,
-        summary="The most chosen items of the training data.",
+    _resource(
+        "popular_items",
+        "/recipes/{name}/popular",
+        "The most chosen items of the training data.",
+        responses.PopularItems,
         query=PopularQuery,
-        response=responses.PopularItems,
         errors=(*SHOWN, errors.NoCandidates),
         under_verb="recommend",
         asks_model=True,
     ),
-    Endpoint(
-        name="somebody",
-        path="/v1/recipes/{name}/somebody",
-        public=False,
-        summary="A user of the model with a part of their history, to try out a recipe. Needs the console.",
+    _resource(
+        "somebody",
+        "/recipes/{name}/somebody",
+        "A user of the model with a part of their history, to try out a recipe. Needs the console.",
+        responses.Somebody,
         query=SampleUserQuery,
-        response=responses.Somebody,
-        errors=(*RECIPE, errors.UnknownUser),
+        errors=(errors.UnknownUser,),
         is_served=_with_console,
         under_verb="recommend",
     ),
-    Endpoint(
-        name="versions",
-        path="/v1/recipes/{name}/versions",
-        public=False,
-        summary="The versions of a recipe's model, with training time, score, and the live one. Needs the console.",
-        response=responses.RecipeVersions,
-        errors=RECIPE,
+    _resource(
+        "versions",
+        "/recipes/{name}/versions",
+        "The versions of a recipe's model, with training time, score, and the live one. Needs the console.",
+        responses.RecipeVersions,
         is_served=_with_console,
     ),
-    Endpoint(
-        name="metrics",
-        path="/v1/metrics",
-        public=False,
-        summary="Metrics in the Prometheus text format.",
-        response=responses.Status,
+    _resource(
+        "metrics",
+        "/metrics",
+        "Metrics in the Prometheus text format.",
+        responses.Status,
         content_type="text/plain",
         is_served=lambda settings: settings.metrics_enabled,
         tells_of_all=True,

@@ -64,20 +64,24 @@ class PopularReason(_Answer):
     share: Annotated[float | None, Field(description="Part of the score, absent if nothing else counts.")] = None
 
 
-class Item(_OpenAnswer):
+Reasons = list[ItemReason | FeatureReason | PopularReason] | None
+
+
+class _Explained(BaseModel):
+    """The reasons of an item, with `explain`."""
+
+    because: Annotated[Reasons, Field(description="The strongest addends that raise the score, by size.")] = None
+    in_spite_of: Annotated[Reasons, Field(description="The strongest addends that lower it. Absent without any.")] = (
+        None
+    )
+    rest: Annotated[float | None, Field(description="1 less the shares in `because`.")] = None
+
+
+class Item(_Explained, _OpenAnswer):
     """One item, with the metadata fields that the recipe declares. It has a score, a reason for its place, or both."""
 
     item_id: str
     score: Annotated[float | None, Field(description="Comparable within one answer.")] = None
-    because: Annotated[
-        list[ItemReason | FeatureReason | PopularReason] | None,
-        Field(description="The strongest addends that raise the score, by size. Present with `explain`."),
-    ] = None
-    in_spite_of: Annotated[
-        list[ItemReason | FeatureReason | PopularReason] | None,
-        Field(description="The strongest addends that lower the score, by size. Present if there are any."),
-    ] = None
-    rest: Annotated[float | None, Field(description="1 less the shares in `because`.")] = None
     reason: Annotated[
         list[Literal["popular", "new", "pinned", "boosted", "rotated", "diversified"]] | None,
         Field(description="Reasons for the item's place other than its score."),
@@ -94,30 +98,6 @@ class IgnoredPin(_Answer):
     why: Literal["unknown", "excluded", "seen", "filtered"]
 
 
-_IgnoredFeatures = Field(
-    description="Features without effect: keys of no declared column, and column=value for values training never saw."
-)
-
-
-class _Page(_Answer):
-    """The fields that answers with items share."""
-
-    items: list[Item]
-    ignored_features: Annotated[list[str] | None, _IgnoredFeatures] = None
-    ignored_items: Annotated[
-        list[str] | None, Field(description="Ids that the model does not know, and ids of pins that are not shown.")
-    ] = None
-    ignored_pins: Annotated[list[IgnoredPin] | None, Field(description="Pins that are not shown, and why.")] = None
-    profile: Annotated[Profile | None, Field(description="Information about the user that the ranking uses.")] = None
-    fallback: Annotated[Literal["popular"] | None, Field(description="Present if the items are popular ones.")] = None
-
-
-class _FromModel(_Answer):
-    request_id: str
-    recipe: str
-    model_version: Annotated[str, Field(pattern="^sha256:[0-9a-f]{64}$")]
-
-
 class Assignment(_Answer):
     """The experiment of the recipe, and the arm that answered."""
 
@@ -125,13 +105,42 @@ class Assignment(_Answer):
     arm: str
 
 
-_Assigned = Annotated[Assignment | None, Field(description="Present if the recipe has an experiment.")]
+class _Facts(_Answer):
+    """The fields that answers of a recipe's verbs share."""
+
+    experiment: Annotated[Assignment | None, Field(description="Present if the recipe has an experiment.")] = None
+    ignored_features: Annotated[
+        list[str] | None,
+        Field(description="Features without effect: keys of no declared column, and column=value unknown to training."),
+    ] = None
+
+
+class _ItemFacts(_Facts):
+    ignored_items: Annotated[
+        list[str] | None, Field(description="Ids that the model does not know, and ids of pins that are not shown.")
+    ] = None
+
+
+class _Page(_ItemFacts):
+    """The fields that answers with items share."""
+
+    items: list[Item]
+    ignored_pins: Annotated[list[IgnoredPin] | None, Field(description="Pins that are not shown, and why.")] = None
+    profile: Annotated[Profile | None, Field(description="Information about the user that the ranking uses.")] = None
+    fallback: Annotated[Literal["popular"] | None, Field(description="Present if the items are popular ones.")] = None
+
+
+class _OfModel(_Answer):
+    recipe: str
+    model_version: Annotated[str, Field(pattern="^sha256:[0-9a-f]{64}$")]
+
+
+class _FromModel(_OfModel):
+    request_id: str
 
 
 class Recommendations(_FromModel, _Page):
     """Items, sorted by descending score."""
-
-    experiment: _Assigned = None
 
 
 class PageRow(_Answer):
@@ -144,20 +153,19 @@ class PageRow(_Answer):
     why: str | None = None
 
 
-_WhoseProfile = Field(description="Information about the user that the ranking uses.")
+class _Arranged(_FromModel, _ItemFacts):
+    profile: Annotated[
+        Profile | Literal["none"], Field(description="Information about the user that the ranking uses.")
+    ]
 
 
-class Page(_FromModel):
+class Page(_Arranged):
     """Rows of items, in which no item stands twice. A row of labels becomes as many rows as there are labels."""
 
     rows: list[PageRow]
-    experiment: _Assigned = None
-    ignored_features: Annotated[list[str] | None, _IgnoredFeatures] = None
-    ignored_items: Annotated[list[str] | None, Field(description="Ids that the model does not know.")] = None
-    profile: Annotated[Profile | Literal["none"], _WhoseProfile]
 
 
-class RerankedItem(_Answer):
+class RerankedItem(_Explained, _Answer):
     """An item of the list. `from` is its place there."""
 
     model_config = ConfigDict(populate_by_name=True)
@@ -169,19 +177,12 @@ class RerankedItem(_Answer):
         Literal[True] | None, Field(description="Present for items of the user's own history and hidden ones.")
     ] = None
     unavailable: Annotated[Literal[True] | None, Field(description="Present if the recipe does not permit it.")] = None
-    because: list[ItemReason | FeatureReason | PopularReason] | None = None
-    in_spite_of: list[ItemReason | FeatureReason | PopularReason] | None = None
-    rest: float | None = None
 
 
-class Reranked(_FromModel):
+class Reranked(_Arranged):
     """The caller's list in its new order, with every item once."""
 
     items: list[RerankedItem]
-    experiment: _Assigned = None
-    ignored_features: Annotated[list[str] | None, _IgnoredFeatures] = None
-    ignored_items: Annotated[list[str] | None, Field(description="Ids that the model does not know.")] = None
-    profile: Annotated[Profile | Literal["none"], _WhoseProfile]
 
 
 class User(_Answer):
@@ -191,12 +192,10 @@ class User(_Answer):
     score: Annotated[float, Field(description="Value of the requested order. Comparable within one answer.")]
 
 
-class Users(_FromModel):
+class Users(_FromModel, _Facts):
     """Users, sorted by descending score."""
 
     users: list[User]
-    experiment: _Assigned = None
-    ignored_features: Annotated[list[str] | None, _IgnoredFeatures] = None
 
 
 class Answered(_Page):
@@ -204,7 +203,6 @@ class Answered(_Page):
 
     index: int
     status: Literal["ok"]
-    experiment: _Assigned = None
     model_version: Annotated[str | None, Field(description="Present if the recipe has an experiment.")] = None
 
 
@@ -310,6 +308,9 @@ LoadedAt = Annotated[
     ),
 ]
 SupportedVerbs = Annotated[list[Verb], Field(description="Verbs that the model can answer.")]
+ScoreWithOrder = Annotated[
+    float | None, Field(description="Present with a learned order: the score with it. `best_score` is without it.")
+]
 
 
 class RecipeSummary(_Answer):
@@ -399,20 +400,16 @@ class ItemDescription(_OpenAnswer):
     item_id: str
 
 
-class FoundItems(_Answer):
+class FoundItems(_OfModel):
     """The item with the searched id, then other items, the most chosen first."""
 
-    recipe: str
-    model_version: Annotated[str, Field(pattern="^sha256:[0-9a-f]{64}$")]
     items: list[ItemDescription]
     more: Annotated[bool, Field(description="True if the search ended before the last item.")]
 
 
-class Somebody(_Answer):
+class Somebody(_OfModel):
     """One user of the training data, with the latest items of their history, or the most chosen without an order."""
 
-    recipe: str
-    model_version: Annotated[str, Field(pattern="^sha256:[0-9a-f]{64}$")]
     user_id: str
     n_history: Annotated[int, Field(description="Number of items in the whole history.")]
     history: list[ItemDescription]
@@ -443,9 +440,7 @@ class Version(BaseModel):
     live: Annotated[bool, Field(description="True if servers load this version.")]
     held: Annotated[bool, Field(description="True if no training may replace it as the live version.")]
     reused_from: Annotated[Refitted | None, Field(description="Present for a refit.")] = None
-    score_with_order: Annotated[
-        float | None, Field(description="Present with a learned order: the score with it. `best_score` is without it.")
-    ] = None
+    score_with_order: ScoreWithOrder = None
 
 
 class RecipeVersions(_Answer):
@@ -492,9 +487,7 @@ class Recipe(_OpenAnswer):
     best_class: Annotated[str, Field(description="The class of the model.")]
     best_params: Annotated[dict[str, Any] | None, Field(description="Parameters that the search chose.")] = None
     best_score: Annotated[float | None, Field(description="`metric` at `cutoff` on the held-out interactions.")] = None
-    score_with_order: Annotated[
-        float | None, Field(description="Present with a learned order: the score with it. `best_score` is without it.")
-    ] = None
+    score_with_order: ScoreWithOrder = None
     trained_at: Annotated[str | None, Field(json_schema_extra={"format": "date-time"})] = None
     recipe_hash: str | None = None
     data_stats: DataStats | None = None
