@@ -31,7 +31,7 @@ def plans_long(request: Question | PopularQuery, offer: Offer) -> bool:
     return bool(trees) and any(offer.filters.cached(ClientTree(tree)) is None for tree in trees)
 
 
-def compile_filters(request: AnyQuestion, offer: Offer) -> Iterator[None]:
+def compile_filters(request: AnyQuestion | PopularQuery, offer: Offer) -> Iterator[None]:
     """Compile the filters of the request, so that `plan` finds them compiled. Yields after each condition.
 
     Stops at an invalid filter without an error.

@@ -236,7 +236,7 @@ class _Page:
             return
         if isinstance(request, PopularQuery):
             columns = offer.names.of_model([*self._shown, *self._seen])
-            prepared = prepared._replace(query=prepared.query._replace(exclude=columns), profile=None)
+            prepared = prepared._replace(query=prepared.query._replace(exclude=columns))
         ranking = yield prepared
         self._shown += map(offer.names.at, ranking.items.tolist())
         why = None if len(ranking.items) else NOTHING_LEFT

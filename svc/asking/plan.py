@@ -274,7 +274,7 @@ def _popular(request: PopularQuery, offer: Offer) -> Prepared:
     _require_near(request.offset + request.limit, "query")
     allowed = offer.allowed_items(_filtered(request.filter, offer, "query"))
     query, _ = _draft(offer, limit=request.limit, offset=request.offset, allowed=allowed)
-    return Prepared(query._replace(popular=True), (), (), "popular", request.offset)
+    return Prepared(query._replace(popular=True), (), (), None, request.offset)
 
 
 def _users(request: UsersRequest, offer: Offer) -> Prepared:

@@ -217,10 +217,6 @@ class WaitBudget:
         """
         self._worked_s += seconds
 
-    def hold(self, size: int) -> AbstractContextManager[None]:
-        """Return `Admission.hold` of the answer's size in bytes."""
-        return self._admission.hold(size)
-
     def require(
         self,
         queue: QueueWaits,

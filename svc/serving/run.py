@@ -38,6 +38,7 @@ from svc.serving.models.watcher import Watcher
 from svc.serving.process import Stop
 from svc.serving.transport import server
 from svc.serving.transport.certificate import Certificate, Tls, read_certificate
+from svc.serving.transport.connection import run_until
 from svc.serving.workers.fleet import Fleet, answer
 from svc.serving.workers.package import pack_loaded
 from svc.settings import Settings
@@ -199,15 +200,15 @@ async def _live(
             if fleet is not None:
                 fleet.answer = partial(answer, state)
             renew = partial(_renew_keys, options, state, loader, watcher, fleet)
-            lanes.start_soon(server.run_until, stop.event.wait, partial(process.on_hangup, renew))
+            lanes.start_soon(run_until, stop.event.wait, partial(process.on_hangup, renew))
             lanes.start_soon(state.run)
             if await _load_all(watcher, stop):
                 whole.start_soon(_end_drain, stop, state.settings.drain_s)
                 async with trio.open_nursery() as background:
-                    background.start_soon(server.run_until, stop.event.wait, watcher.run)
-                    background.start_soon(server.run_until, stop.event.wait, partial(_warn_of, options.unsafe_modes))
+                    background.start_soon(run_until, stop.event.wait, watcher.run)
+                    background.start_soon(run_until, stop.event.wait, partial(_warn_of, options.unsafe_modes))
                     if state.policy_file is not None:
-                        background.start_soon(server.run_until, stop.event.wait, state.policy_file.run)
+                        background.start_soon(run_until, stop.event.wait, state.policy_file.run)
                     if fleet is None:
                         await _answer(state, listener, stop)
                     else:
@@ -287,7 +288,7 @@ def _store_of(loaded: LoadedRecipe, *, settings: Settings) -> Store:
 
 async def _load_all(watcher: Watcher, stop: Stop) -> bool:
     """Load all models, and return True, or return False if a signal came first. The signal abandons the loads."""
-    await server.run_until(stop.event.wait, watcher.start)
+    await run_until(stop.event.wait, watcher.start)
     gc.collect()
     gc.freeze()  # later collections skip the objects that exist now, most of which live as long as the process
     return not stop.event.is_set()
@@ -307,7 +308,7 @@ async def _answer(state: ServerState, listener: socket.socket, stop: Stop) -> No
 
 async def _let_answer(state: ServerState, listener: socket.socket, stop: Stop, fleet: Fleet) -> None:
     """Let the workers accept and answer requests until `stop`, then let them drain their connections."""
-    await server.run_until(stop.event.wait, fleet.all_ready)
+    await run_until(stop.event.wait, fleet.all_ready)
     with listener:
         if not stop.event.is_set():
             address = server.listen(listener)

@@ -26,7 +26,7 @@ from svc.serving.api.endpoints import PROBES, VERBS, Router, served_with
 from svc.serving.api.failures import failure
 from svc.serving.api.headers import Target, parse_target
 from svc.serving.api.pages.routes import FAILURE, REQUEST, build_routes
-from svc.serving.api.request import Checks, Request, ServerState, new_request_id
+from svc.serving.api.request import Request, ServerState, new_request_id
 from svc.serving.api.verbs import Verbs
 from svc.serving.transport.messages import JSON, ClientGone, Headers, Incoming, Opening, Response
 from svc.settings import Settings
@@ -108,10 +108,9 @@ class Application:
 
     def __init__(self, state: ServerState) -> None:
         self._state = state
-        self._checks = Checks(state)
         self._verbs = Verbs(state)
         self._router = Router(served_with(state.settings))
-        self._quart: Any = build_routes(state)
+        self._quart: Any = build_routes(state, self._verbs.popular)
         self._access = AccessLog(state.settings, state.auth)
 
     @property
@@ -154,7 +153,7 @@ class Application:
 
     async def __call__(self, incoming: Incoming) -> Response | None:
         """Return the complete answer, or None if the client has disconnected. Raises nothing."""
-        request = Request(incoming, self._checks)
+        request = Request(incoming, self._state)
         logs.bind(request_id=request.request_id)
         trace = request.trace
         if self._state.spans is not None and incoming.head.target not in _PROBE_TARGETS:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
-from svc.asking.costs import HEAVY_CONDITIONS, PLAIN_LIMIT, Cost, cost_class
+from svc.asking.costs import HEAVY_CONDITIONS, PLAIN_LIMIT, RULED_CONDITIONS, Cost, cost_class
 from svc.asking.page import PLAIN_ROW, PageRequest
 from svc.asking.parsing import Rejected
-from svc.asking.requests import AnyQuestion, RelatedRequest, UsersRequest
+from svc.asking.requests import AnyQuestion, PopularQuery, RelatedRequest, UsersRequest
 from svc.asking.rerank import RerankRequest, single_of
 from svc.metrics import (
     COLD_STARTS,
@@ -90,7 +90,7 @@ def costs_of_rows(page: PageRequest) -> list[Cost]:
     return costs
 
 
-def cost_of_request(question: AnyQuestion | PageRequest | RerankRequest | Rejected) -> Cost:
+def cost_of_request(question: AnyQuestion | PageRequest | PopularQuery | RerankRequest | Rejected) -> Cost:
     """Return the cost class of a request, for a page that of its most expensive row.
 
     An invalid element of a batch costs as much as a plain request. Rules of the recipe cost nothing, because the client
@@ -102,6 +102,9 @@ def cost_of_request(question: AnyQuestion | PageRequest | RerankRequest | Reject
         question = single_of(question)
     if isinstance(question, Rejected):
         return Cost.PLAIN
+    if isinstance(question, PopularQuery):
+        conditions = count_conditions(question.filters, RULED_CONDITIONS)
+        return cost_class(limit=1, profile=0, described=0, is_ruled=False, is_other=True, conditions=conditions)
     if isinstance(question, UsersRequest):
         return cost_class(limit=question.offset + question.limit, profile=0, described=0, is_ruled=True, is_other=False)
     features: Mapping[str, Any] = question.user_features or {}

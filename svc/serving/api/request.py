@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import trio
@@ -28,6 +28,7 @@ from svc.serving.models.registry import Registry
 from svc.serving.precedence import Precedence
 from svc.serving.served_log import ServedLogs
 from svc.serving.transport.certificate import Tls
+from svc.serving.transport.connection import run_until
 from svc.serving.transport.messages import ClientGone, Head, Headers, Incoming, Response
 from svc.settings import Settings
 
@@ -72,7 +73,7 @@ class Refusals:
             logs.emit(events.REQUESTS_REFUSED, code=code, kid=kid, count=count, seconds=round(seconds, 1))
 
 
-@dataclass(slots=True)
+@dataclass
 class ServerState:
     """The state that all requests to a server process share. It is created when the process starts."""
 
@@ -92,12 +93,21 @@ class ServerState:
     shadows: Shadows = field(init=False)
     admission: Admission = field(init=False)
     precedence: Precedence = field(default_factory=Precedence)
+    origins: Origins = field(init=False)
+    bodies: Bodies = field(init=False)
 
     def __post_init__(self) -> None:
         self.served_logs, self.shadows = ServedLogs(self.metrics), Shadows(self.metrics)
+        self.origins, self.bodies = Origins(self.settings), Bodies(self.settings, self.precedence)
         self.admission = Admission(
             self.settings.max_queue_s, self.settings.max_answer_bytes, self.settings.max_unsent_bytes
         )
+
+    @cached_property
+    def hosts(self) -> HostRules:
+        """The host names under which clients may address the server."""
+        # Made for the first request, because a worker has its keys only after its start.
+        return HostRules(self.settings, has_keys=self.auth.required)
 
     async def run(self) -> None:
         """Report refusals, write served logs and rank shadows, until cancelled."""
@@ -114,18 +124,6 @@ def new_request_id() -> str:
     """Return twelve random hexadecimal digits."""
     # `secrets` would be slower, and request ids are not secret.
     return f"{random.getrandbits(48):012x}"
-
-
-class Checks:
-    """The checkers of one server: API keys, their policies, hosts, origins and bodies."""
-
-    def __init__(self, state: ServerState) -> None:
-        self.auth = state.auth
-        self.policies = state.policies
-        self.metrics = state.metrics
-        self.hosts = HostRules(state.settings, has_keys=state.auth.required)
-        self.origins = Origins(state.settings)
-        self.bodies = Bodies(state.settings, state.precedence)
 
 
 class Admitted(NamedTuple):
@@ -174,31 +172,33 @@ class Request:
     """
 
     __slots__ = (
-        "_checks", "_parsed", "headers", "incoming", "key", "method", "origin_headers", "permit", "request_id", "route",
+        "_parsed", "_state", "headers", "incoming", "key", "method", "origin_headers", "permit", "request_id", "route",
         "trace",
     )  # fmt: skip
 
-    def __init__(self, incoming: Incoming, checks: Checks) -> None:
+    def __init__(self, incoming: Incoming, state: ServerState) -> None:
         head = incoming.head
         self._parsed = parsed = ParsedHead.of(head)
         self.key = key_in(parsed.headers if head.credential is None else dict([head.credential]))
         self.incoming = incoming
         self.headers = parsed.headers
         self.trace = parsed.trace
-        self._checks = checks
+        self._state = state
         self.method = head.method
         self.request_id = parsed.request_id or new_request_id()
         self.origin_headers: Headers = ()
         self.route: Route | None = None
         self.permit: Permit | None = None
 
-    def budget(self, admission: Admission) -> WaitBudget:
+    def budget(self) -> WaitBudget:
         """Return the time that the request may wait. Raises ValidationFailed if X-Request-Timeout-Ms is invalid."""
         # The queue of a model shares its turns among keys. If no keys are configured, every key passes, and a client
         # could invent several keys to get more turns. So all clients then share the key None.
-        key = self.key if self._checks.auth.required else None
+        key = self.key if self._state.auth.required else None
         incoming = self.incoming
-        return WaitBudget(admission, self.headers.get(TIMEOUT_HEADER), incoming.arrived_s, incoming.late_s, key)
+        return WaitBudget(
+            self._state.admission, self.headers.get(TIMEOUT_HEADER), incoming.arrived_s, incoming.late_s, key
+        )
 
     def may_ask(self, recipe: str) -> bool:
         """Return True if the policy of the key permits the recipe of this name, or if the key has no policy."""
@@ -224,10 +224,10 @@ class Request:
             raise AmbiguousLength
         host = parse_host(headers.get(b"host", b"") if target.host is None else target.host)
         if route is None or not route.row.any_host:
-            self._checks.hosts.check(host)
+            self._state.hosts.check(host)
         if headers.get(b"content-encoding", b"identity").lower() != b"identity":
             raise EncodingNotSupported
-        origin_headers = self._checks.origins.headers(headers.get(b"origin"))
+        origin_headers = self._state.origins.headers(headers.get(b"origin"))
         asks_first = self.method == "OPTIONS" and b"access-control-request-method" in headers
         preflight = Response(204, headers=PREFLIGHT_HEADERS) if origin_headers and asks_first else None
         return Admitted(target, route, origin_headers, preflight)
@@ -238,7 +238,7 @@ class Request:
         Raises MissingApiKey, InvalidApiKey, KeyNotAllowed or RateLimited. A refusal may be delayed. Raises ClientGone
         if the client disconnects while the key is checked or the refusal is delayed.
         """
-        auth, key, client, policies = self._checks.auth, self.key, self.incoming.client, self._checks.policies
+        auth, key, client, policies = self._state.auth, self.key, self.incoming.client, self._state.policies
         if not auth.required:
             auth.note_bypass(client)
             return
@@ -247,7 +247,7 @@ class Request:
             try:
                 kid = await self.unless_gone(lambda: auth.check(key, client))
             except ApiError as error:
-                self._checks.metrics.of(AUTH_FAILURES, code=error.code).inc()
+                self._state.metrics.of(AUTH_FAILURES, code=error.code).inc()
                 raise
         self.incoming.note_kid(kid)
         if policies is not None:
@@ -258,8 +258,8 @@ class Request:
 
         Raises RateLimited, perhaps after a delay, or ClientGone if the client disconnects during the delay.
         """
-        if self.permit is not None and self._checks.policies is not None:
-            await self._delay_refusal(self._checks.policies, partial(self.permit.charge, count, least))
+        if self.permit is not None and self._state.policies is not None:
+            await self._delay_refusal(self._state.policies, partial(self.permit.charge, count, least))
 
     async def _delay_refusal(self, policies: KeyPolicies, decide: Callable[[], T]) -> T:
         """Return the result of `decide`. If `decide` raises a refusal, the refusal waits for the key's throttle.
@@ -279,29 +279,14 @@ class Request:
         The body is read as JSON for every Content-Type, because many clients do not set this header.
         """
         incoming = self.incoming
-        return await self._checks.bodies.take(incoming.receive, self.headers, incoming.whole_body)
+        return await self._state.bodies.take(incoming.receive, self.headers, incoming.whole_body)
 
     async def unless_gone(self, work: Callable[[], Awaitable[T]]) -> T:
         """Return the result of `work`, or cancel `work` and raise ClientGone if the client disconnects.
 
         Raises an exception of `work` as it is, not in an exception group.
         """
-        failed: Exception | None = None
-        results: list[T] = []
-
-        async def watch() -> None:
-            await self.incoming.until_gone()
-            nursery.cancel_scope.cancel()
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(watch)
-            try:
-                results.append(await work())
-            except Exception as error:
-                failed = error
-            nursery.cancel_scope.cancel()
-        if failed is not None:
-            raise failed
+        results = await run_until(self.incoming.until_gone, work)
         if not results:
             raise ClientGone
         return results[0]

@@ -10,23 +10,20 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import trio
 
 from svc.asking.costs import Cost, cost_of, costs_of
 from svc.asking.filtering import compile_filters, plans_long
 from svc.asking.page import PageAnswer, PageRequest, Steps, page_steps
-from svc.asking.parsing import Rejected, parse, refuse_unknown_parameters
+from svc.asking.parsing import Rejected, parse, parse_query, refuse_unknown_parameters
 from svc.asking.plan import plan
 from svc.asking.requests import (
     AnyBatch,
     AnyQuestion,
     AnyRequest,
-    RecommendBatch,
-    RecommendRequest,
-    RelatedBatch,
-    RelatedRequest,
+    PopularQuery,
     UsersRequest,
     elements,
     parse_batch,
@@ -79,18 +76,6 @@ ENTRY_BYTES = 512
 """Estimated memory of a cache entry besides the bytes of body and answer."""
 
 AnySingle = AnyQuestion | PageRequest | RerankRequest
-SINGLE: dict[str, type[AnySingle]] = {
-    "recommend": RecommendRequest,
-    "recommend-related": RelatedRequest,
-    "recommend-users": UsersRequest,
-    "page": PageRequest,
-    "rerank": RerankRequest,
-}
-BATCH: dict[str, type[RecommendBatch] | type[RelatedBatch]] = {
-    "batch-recommend": RecommendBatch,
-    "batch-recommend-related": RelatedBatch,
-}
-
 SHADOWED = ("recommend", "recommend-related")
 """Verbs whose requests a shadow arm ranks too."""
 
@@ -100,22 +85,15 @@ Result = tuple[Ranking, Prepared] | ApiError
 class EncodedAnswer(NamedTuple):
     """The part of an answer that can be cached: the encoded items, without request id and recipe.
 
-    `pages` has the ids of the items of each page, and is empty if nobody logs or compares them.
+    `pages` has the ids of the items of each page, and is empty if nobody logs or compares them. Until `_find` returns,
+    it may have columns instead of ids.
     """
 
     encoded: bytes
     facts: AnswerFacts
+    pages: Sequence[Any]
     model_version: str = ""
     asker: Asker = Asker()
-    pages: Sequence[Sequence[str]] = ()
-
-
-class AnswerParts(NamedTuple):
-    """The encoded items of an answer, and the columns or the ids of the items of each page."""
-
-    encoded: bytes
-    facts: AnswerFacts
-    pages: list[Any]
 
 
 class Verbs:
@@ -162,23 +140,40 @@ class Verbs:
         entry, served = self._state.registry.require_served(route.name)
         entry.require_fresh()
         header = AnswerHeader(request.request_id, route.name, served.model_version)
-        budget = request.budget(self._state.admission)
+        budget = request.budget()
         if endpoint.is_batch:
-            answer = await self._batch(request, route.verb, served, header, budget)
+            answer = await self._batch(request, route, served, header, budget)
         else:
-            answer_body = await self._single(request, route.verb, served, budget)
+            answer_body = await self._single(request, route, served, budget)
             answer_body.facts.add_to(self._state.metrics, route.name, route.verb)
             header = header._replace(model_version=answer_body.model_version)
             answer = header.before(answer_body.encoded)
         return Response(200, answer, [(b"x-svc-model-version", header.model_version.encode())])
 
-    async def _single(self, request: Request, verb: str, served: Served, budget: WaitBudget) -> EncodedAnswer:
+    async def popular(self, request: Request, served: Served, arguments: Mapping[str, str]) -> bytes:
+        """Return the body of the answer with the most popular items. Raises an ApiError if the request is refused.
+
+        `arguments` are the query parameters.
+        """
+        budget = request.budget()
+        budget.require(served.lane)
+        text = arguments.get("filter", "").encode()
+        is_short, parse_arguments = _is_short(text, served), partial(parse_query, PopularQuery, arguments)
+        question = parse_arguments() if is_short else await self._heavy.run(parse_arguments, budget.exclude)
+        cost = cost_of_request(question)
+        if question.filter is not None:  # charges before the filter is compiled, because that takes most of the time
+            await request.charge(cost, 1)
+        answer = await self._find_ranking(question, cost, text, served, budget, is_short=is_short)
+        body = AnswerHeader(request.request_id, served.name, served.model_version).before(answer.encoded)
+        return body if isinstance(body, bytes) else b"".join(body)
+
+    async def _single(self, request: Request, route: Route, served: Served, budget: WaitBudget) -> EncodedAnswer:
         """Return the answer to a single request, from the cache if possible.
 
         An overloaded server still sends cached answers to requests whose body came with the head, because they do not
         wait in the queue of the model.
         """
-        number = numbers_of(served, self._state.registry)
+        number, verb = numbers_of(served, self._state.registry), route.verb
         body: Body | None = request.incoming.whole_body
         answer = self._recall(number, verb, body)
         if answer is None:
@@ -187,10 +182,10 @@ class Verbs:
             if request.incoming.whole_body is None:
                 answer = self._recall(number, verb, body)
             if answer is None:
-                answer = await self._find(request, verb, body, served, budget)
+                answer = await self._find(request, route, body, served, budget)
                 self._keep(number, verb, body, answer, served)
         if served.policy.experiment is not None or served.policy.served_log is not None:
-            self._note(request.request_id, verb, body, served, answer)
+            self._note(request.request_id, route, body, served, answer)
         return answer
 
     def _recall(self, number: object, verb: str, body: Body | None) -> EncodedAnswer | None:
@@ -206,33 +201,35 @@ class Verbs:
             size = ENTRY_BYTES + len(body) + len(answer.encoded) * (2 if answer.pages else 1)
             self._cached_answers.put((number, verb, body), answer, size)
 
-    def _note(self, request_id: str, verb: str, body: Body | None, served: Served, answer: EncodedAnswer) -> None:
+    def _note(self, request_id: str, route: Route, body: Body | None, served: Served, answer: EncodedAnswer) -> None:
         """Count and log the answer by its arm, and let the shadow arm rank the request too."""
         state, asker = self._state, answer.asker
         asker.add_to(state.metrics, served.name, "ok")
-        log = partial(log_pages, state.served_logs, served, request_id=request_id, verb=verb)
+        log = partial(log_pages, state.served_logs, served, request_id=request_id, verb=route.verb)
         log(asker, answer.pages, model_version=answer.model_version)
         shadow = shadow_of(served, state.registry, asker.arm, request_id)
-        if shadow is not None and verb in SHADOWED and isinstance(body, bytes) and len(body) <= LIGHT_BODY_BYTES:
+        if shadow is not None and route.verb in SHADOWED and isinstance(body, bytes) and len(body) <= LIGHT_BODY_BYTES:
             own, name = shadow
             log_shadow = partial(log, asker._replace(arm=name), model_version=own.model_version, is_shadow=True)
-            state.shadows.put(served.name, answer.pages[0], partial(self._rank_shadow, verb, body, own), log_shadow)
+            state.shadows.put(served.name, answer.pages[0], partial(self._rank_shadow, route, body, own), log_shadow)
 
-    async def _rank_shadow(self, verb: str, body: bytes, own: Served) -> tuple[str, ...]:
+    async def _rank_shadow(self, route: Route, body: bytes, own: Served) -> tuple[str, ...]:
         """Return the ids of the items with which the shadow arm would have answered the request."""
         # An admission of its own, because a dropped shadow ranking must not count as a refused request.
         budget = WaitBudget(Admission(SHADOW_PATIENCE_S), None, trio.current_time())
-        question, cost = await self._heavy.run(partial(_parse, SINGLE[verb], body))
+        question, cost = await self._heavy.run(partial(_parse, route, body))
         assert not isinstance(question, PageRequest | RerankRequest), "their verbs are not in SHADOWED"
         prepared = await self._prepare(question, cost, body, own, budget)
         ranking = (await self._rank(prepared.query, own, budget)).from_place(prepared.offset)
         (ids,) = _ids([ranking.items], own)
         return ids
 
-    async def _find(self, request: Request, verb: str, body: Body, served: Served, budget: WaitBudget) -> EncodedAnswer:
+    async def _find(
+        self, request: Request, route: Route, body: Body, served: Served, budget: WaitBudget
+    ) -> EncodedAnswer:
         """Return the answer of the model to a single request, without the cache. Raises an ApiError."""
         is_short = _is_short(body, served)
-        question, cost = await self._parse(SINGLE[verb], body, served, budget, is_short=is_short)
+        question, cost = await self._parse(route, body, served, budget, is_short=is_short)
         # Charges before the filters are compiled, because a key without tokens must not cause that work.
         if isinstance(question, PageRequest):
             await request.charge(sum(costs_of_rows(question)), len(question.rows))
@@ -251,11 +248,18 @@ class Verbs:
             n_items = sum(map(len, parts.pages))
             ids = get_ids() if n_items <= INLINE_ITEMS else await self._thread(cost, body).run(get_ids)
         encoded = asker.fields(served.policy.experiment) + parts.encoded
-        return EncodedAnswer(encoded, parts.facts, own.model_version, asker, ids)
+        return EncodedAnswer(encoded, parts.facts, ids, own.model_version, asker)
 
     async def _find_ranking(
-        self, question: AnyQuestion, cost: Cost, body: Body, served: Served, budget: WaitBudget, *, is_short: bool
-    ) -> AnswerParts:
+        self,
+        question: AnyQuestion | PopularQuery,
+        cost: Cost,
+        body: Body,
+        served: Served,
+        budget: WaitBudget,
+        *,
+        is_short: bool,
+    ) -> EncodedAnswer:
         """Return the answer to a request for one ranking. Raises an ApiError."""
         with self._state.precedence if self._thread(cost, body) is self._light else nullcontext():
             if is_short and not plans_long(question, served):
@@ -282,9 +286,9 @@ class Verbs:
         if len(page.items) <= INLINE_ITEMS and size <= SMALL_BYTES:
             encoded = encode()
         else:
-            with budget.hold(size):
+            with self._state.admission.hold(size):
                 encoded = await self._thread(cost, body).run(encode)
-        return AnswerParts(encoded, AnswerFacts.of(ranking, prepared), pages)
+        return EncodedAnswer(encoded, AnswerFacts.of(ranking, prepared), pages)
 
     async def _rank(self, query: Query, served: Served, budget: WaitBudget) -> Ranking:
         """Return the ranking of a query. Raises the errors of `Lane.rank`, and Overloaded if it would wait too long."""
@@ -304,7 +308,7 @@ class Verbs:
         budget: WaitBudget,
         *,
         is_short: bool,
-    ) -> AnswerParts:
+    ) -> EncodedAnswer:
         """Return the answer to a request that is planned anew after each ranking. Raises an ApiError."""
         thread = self._thread(cost, body)
         is_here = is_short and not cost.is_expensive and not plans_long(question, served)
@@ -328,9 +332,9 @@ class Verbs:
             size = rerank_bytes(answer, served.fragments)
             encode = partial(encode_rerank, answer, served.fragments)
             pages = [[answer.ids[origin] for origin in answer.order.tolist()]]
-        with budget.hold(size):
+        with self._state.admission.hold(size):
             encoded = encode() if is_here and size <= SMALL_BYTES else await thread.run(encode)
-        return AnswerParts(encoded, facts, pages)
+        return EncodedAnswer(encoded, facts, pages)
 
     def _thread(self, cost: Cost, body: Body) -> WorkThread:
         """Return the thread for the work on a single request, by the request's cost and the length of its body."""
@@ -338,7 +342,7 @@ class Verbs:
         return self._light if is_light else self._heavy
 
     async def _parse(
-        self, schema: type[AnySingle], body: Body, served: Served, budget: WaitBudget, *, is_short: bool
+        self, route: Route, body: Body, served: Served, budget: WaitBudget, *, is_short: bool
     ) -> tuple[AnySingle, Cost]:
         """Return the parsed request and its cost class. Parses a long body in a thread.
 
@@ -346,13 +350,13 @@ class Verbs:
         the model's queue are too long together.
         """
         if is_short:
-            return _parse(schema, body)
+            return _parse(route, body)
         thread = self._thread(Cost.LONG, body)
         budget.require(served.lane, threads_s=thread.wait_s)
-        return await thread.run(partial(_parse, schema, body), budget.exclude)
+        return await thread.run(partial(_parse, route, body), budget.exclude)
 
     async def _prepare(
-        self, question: AnyQuestion, cost: Cost, body: Body, served: Served, budget: WaitBudget
+        self, question: AnyQuestion | PopularQuery, cost: Cost, body: Body, served: Served, budget: WaitBudget
     ) -> Prepared:
         """Return the query of a request, prepared in a thread.
 
@@ -364,7 +368,7 @@ class Verbs:
         return next(step for step in steps if step is not None)
 
     async def _batch(
-        self, request: Request, verb: str, served: Served, header: AnswerHeader, budget: WaitBudget
+        self, request: Request, route: Route, served: Served, header: AnswerHeader, budget: WaitBudget
     ) -> AnswerBody:
         """Return the body of the answer to a batch."""
         budget.require(served.lane, is_batch=True)
@@ -372,10 +376,10 @@ class Verbs:
         if request.permit is not None:  # a first charge by the number of elements, before the slow validation
             await request.charge(elements_in(body))
         budget.require(served.lane, is_batch=True, threads_s=self._heavy.wait_s)
-        parsed = await self._heavy.run_steps(_parse_batch(BATCH[verb], body), budget.exclude)
+        parsed = await self._heavy.run_steps(_parse_batch(route, body), budget.exclude)
         batch, cost = next(step for step in parsed if step is not None)
         await request.charge(cost, len(elements(batch)))
-        metrics = self._state.metrics
+        metrics, verb = self._state.metrics, route.verb
         metrics.of(BATCH_SIZE, recipe=header.recipe, verb=verb).observe(len(elements(batch)))
         chosen = [choose(element, served, self._state.registry) for element in elements(batch)]
         owns = [own for own, _ in chosen]
@@ -385,11 +389,12 @@ class Verbs:
             rankings = await self._rank_batch(request, prepared, owns, budget)
 
         results = await self._heavy.run_steps(_batch_results(elements(batch), prepared, rankings, owns))
-        measure = partial(batch_bytes, results, owns, with_metadata=batch.include_metadata)
-        with budget.hold(await self._heavy.run(measure)):
+        fragments = [own.fragments for own in owns]
+        measure = partial(batch_bytes, results, fragments, with_metadata=batch.include_metadata)
+        with self._state.admission.hold(await self._heavy.run(measure)):
             named = [_named(own, asker, served) for own, asker in chosen]
             parts = await self._heavy.run_steps(
-                encode_elements(results, owns, named, with_metadata=batch.include_metadata)
+                encode_elements(results, fragments, named, with_metadata=batch.include_metadata)
             )
             answer = header.before_all(parts)
         for result, (_, asker) in zip(results, chosen, strict=True):
@@ -399,7 +404,8 @@ class Verbs:
             else:
                 AnswerFacts.of(*result).add_to(metrics, header.recipe, verb)
         if served.policy.served_log is not None:
-            await self._heavy.run(partial(self._log_batch, header, verb, served, chosen, results))
+            log = partial(log_pages, self._state.served_logs, served, request_id=header.request_id, verb=verb)
+            await self._heavy.run(partial(_log_batch, log, chosen, results))
         return answer
 
     async def _rank_batch(
@@ -419,26 +425,6 @@ class Verbs:
                 rank = partial(own.lane.rank, [*queries.values()], costs, patience=budget)
                 rankings.update(zip(queries, await request.unless_gone(rank), strict=True))
         return rankings
-
-    def _log_batch(
-        self,
-        header: AnswerHeader,
-        verb: str,
-        served: Served,
-        chosen: Sequence[tuple[Served, Asker]],
-        results: Sequence[Result],
-    ) -> None:
-        for (own, asker), result in zip(chosen, results, strict=True):
-            if not isinstance(result, ApiError):
-                log_pages(
-                    self._state.served_logs,
-                    served,
-                    asker,
-                    _ids([result[0].items], own),
-                    request_id=header.request_id,
-                    verb=verb,
-                    model_version=own.model_version,
-                )
 
 
 async def _body(request: Request, budget: WaitBudget) -> Body:
@@ -460,9 +446,9 @@ def _is_short(body: Body, served: Served) -> bool:
     return isinstance(body, bytes) and len(body) <= longest
 
 
-def _parse(schema: type[AnySingle], body: Body) -> tuple[AnySingle, Cost]:
+def _parse(route: Route, body: Body) -> tuple[AnySingle, Cost]:
     """Return the parsed request and its cost class. Raises ValidationFailed."""
-    question = parse(schema, body)
+    question = parse(cast("type[AnySingle]", route.row.request), body)
     return question, cost_of_request(question)
 
 
@@ -474,18 +460,16 @@ def _advance(steps: Steps, ranking: Ranking | None) -> tuple[Prepared | None, An
         return None, end.value
 
 
-def _parse_batch(
-    schema: type[RecommendBatch] | type[RelatedBatch], body: Body
-) -> Iterator[tuple[AnyBatch, int] | None]:
+def _parse_batch(route: Route, body: Body) -> Iterator[tuple[AnyBatch, int] | None]:
     """Yield the batch and its cost. Raises ValidationFailed.
 
     For a large body, first yields None after each parsed element. A time slice can end at each yield.
     """
-    for batch in parse_batch(schema, body):
+    for batch in parse_batch(cast("type[AnyBatch]", route.row.request), body):
         yield None if batch is None else (batch, sum(map(cost_of_request, elements(batch))))
 
 
-def _preparation(question: AnyQuestion, served: Served) -> Iterator[Prepared | None]:
+def _preparation(question: AnyQuestion | PopularQuery, served: Served) -> Iterator[Prepared | None]:
     """Yield None after each compiled condition of the filters, then the query. A time slice can end at each yield."""
     yield from compile_filters(question, served)
     yield plan(question, served)
@@ -494,6 +478,12 @@ def _preparation(question: AnyQuestion, served: Served) -> Iterator[Prepared | N
 def _ids(pages: Sequence[Any], served: Served) -> list[tuple[str, ...]]:
     """Return the ids of the items of each page, which has their columns, or their ids already."""
     return [tuple(page if isinstance(page, list) else map(served.names.at, page.tolist())) for page in pages]
+
+
+def _log_batch(log: Callable[..., None], chosen: Sequence[tuple[Served, Asker]], results: Sequence[Result]) -> None:
+    for (own, asker), result in zip(chosen, results, strict=True):
+        if not isinstance(result, ApiError):
+            log(asker, _ids([result[0].items], own), model_version=own.model_version)
 
 
 def _named(own: Served, asker: Asker, served: Served) -> bytes:

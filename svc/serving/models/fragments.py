@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from mmap import mmap
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -195,13 +195,6 @@ class ItemFragments:
         return self._blob[first + 1 : middle - len(_SCORE)], self._blob[middle:last] if with_metadata else b"}"
 
 
-class HasFragments(Protocol):
-    """A served model, with its encoded items."""
-
-    @property
-    def fragments(self) -> ItemFragments: ...
-
-
 def _pieces(item_ids: IdTable, metadata: MetadataTable | None) -> Iterator[bytes]:
     if metadata is None or not metadata.fields:
         for item_id in item_ids.all():
@@ -255,33 +248,33 @@ class AnswerHeader(NamedTuple):
 
 def encode_elements(
     results: Sequence[tuple[Ranking, Prepared] | ApiError],
-    owns: Sequence[HasFragments],
+    fragments: Sequence[ItemFragments],
     named: Sequence[bytes],
     *,
     with_metadata: bool,
 ) -> Iterator[bytes]:
     """Yield the JSON of each result of a batch, a ranking or an error, in order, with commas between them.
 
-    `owns` has the model of each result, and `named` more fields of each, with a comma behind.
+    `fragments` has the pieces of the model of each result, and `named` more fields of each, with a comma behind.
     """
     for index, result in enumerate(results):
         comma = b"," if index else b""
         if isinstance(result, ApiError):
             yield comma + to_json({"index": index, "status": "error", "code": result.code, "detail": result.message})
         else:
-            items = encode_fields(result[0], owns[index].fragments, result[1], with_metadata=with_metadata)
+            items = encode_fields(result[0], fragments[index], result[1], with_metadata=with_metadata)
             yield b'%b{"index":%d,"status":"ok",%b%b}' % (comma, index, named[index], items)
 
 
 def batch_bytes(
-    results: Sequence[tuple[Ranking, Prepared] | ApiError], owns: Sequence[HasFragments], *, with_metadata: bool
+    results: Sequence[tuple[Ranking, Prepared] | ApiError], fragments: Sequence[ItemFragments], *, with_metadata: bool
 ) -> int:
     """Return a number of bytes that the answer to a batch does not exceed, without encoding it."""
     return sum(
         len(to_json(result.message)) + NOTE_BYTES
         if isinstance(result, ApiError)
-        else fields_bytes(result[0], own.fragments, result[1], with_metadata=with_metadata)
-        for result, own in zip(results, owns, strict=True)
+        else fields_bytes(result[0], own, result[1], with_metadata=with_metadata)
+        for result, own in zip(results, fragments, strict=True)
     )
 
 

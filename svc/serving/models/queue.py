@@ -313,21 +313,17 @@ class Queue:
             weight = sum(question.cost for question in pending[: len(outcomes)])
             self.pace.learn(trio.current_time() - self._began_at, weight)
 
-    def _put_back(self, question: PendingQuery) -> None:
-        """Put a query that the call had no time for back in front. Does nothing if its request is already done."""
-        caller = question.caller
-        if not caller.done.is_set():
-            self.batches.remove(caller.key, caller)
-            self.batches.append_first(caller.key, caller)
-            caller.put_back(question.position)
+    def _put_back(self, question: PendingQuery, turn: Unfinished | None = None) -> None:
+        """Put a query back: in front if the call had no time for it, behind all other requests after a turn.
 
-    def _queue_again(self, question: PendingQuery, turn: Unfinished) -> None:
-        """Put a query back behind all other requests after a turn. Does nothing if its request is already done."""
+        Does nothing if its request is already done.
+        """
         caller = question.caller
         if not caller.done.is_set():
             self.batches.remove(caller.key, caller)
-            self.batches.append(caller.key, caller)
-            caller.put_back(question.position, turn.steps)
+            append = self.batches.append_first if turn is None else self.batches.append
+            append(caller.key, caller)
+            caller.put_back(question.position, None if turn is None else turn.steps)
 
     async def _give_out(self, pending: list[PendingQuery], outcomes: Sequence[Outcome | Unfinished]) -> None:
         """Store the outcomes, and wake a few requests in each turn of the event loop."""
@@ -336,7 +332,7 @@ class Queue:
             caller = question.caller
             was_done = caller.done.is_set()
             if isinstance(outcome, Unfinished):
-                self._queue_again(question, outcome)
+                self._put_back(question, outcome)
                 continue
             caller.give(question.position, outcome)
             woken += not was_done and caller.done.is_set()

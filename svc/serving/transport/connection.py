@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 import socket
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import trio
 
@@ -68,6 +70,7 @@ class Spread:
 
 
 READ_BYTES = 1 << 16
+T = TypeVar("T")
 MOST_VECTORS = 1024
 """Maximum number of parts that the kernel takes in one call (IOV_MAX)."""
 PRECISION_S = 0.1
@@ -133,6 +136,30 @@ async def next_bytes(connected: socket.socket) -> bytes:
         await trio.lowlevel.wait_readable(connected)
         with suppress(BlockingIOError):  # a socket that is reported as readable may still have no bytes
             return connected.recv(READ_BYTES)
+
+
+async def run_until(over: Callable[[], Awaitable[None]], work: Callable[[], Awaitable[T]]) -> tuple[T, ...]:
+    """Return the result of `work()` as a tuple, or cancel `work()` and return () if `over()` returns earlier.
+
+    Raises an exception of `work` as it is, not in an exception group.
+    """
+    results: tuple[T, ...] = ()
+    failed: Exception | None = None
+
+    async def cancel() -> None:
+        await over()
+        nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(cancel)
+        try:
+            results = (await work(),)
+        except Exception as error:
+            failed = error
+        nursery.cancel_scope.cancel()
+    if failed is not None:
+        raise failed
+    return results
 
 
 LINGER_S = 2.0

@@ -16,7 +16,7 @@ from svc import events, logs
 from svc.errors import ConfigError
 from svc.late_imports import LateModule
 from svc.serving.transport.certificate import Tls
-from svc.serving.transport.connection import Connection, ConnectionLimits, Shared, Spread
+from svc.serving.transport.connection import Connection, ConnectionLimits, Shared, Spread, run_until
 from svc.serving.transport.messages import RequestHandler
 from svc.serving.transport.pacing import TurnScheduler
 
@@ -119,19 +119,6 @@ PAUSE_S = 0.1
 """Pause after the system could not accept a connection, for example because too many files are open."""
 ENDED_A_TURN = 100
 """Maximum number of idle connections that a drain wakes in one turn of the event loop. The bound keeps turns short."""
-
-
-async def run_until(over: Callable[[], Awaitable[None]], work: Callable[[], Awaitable[None]]) -> None:
-    """Run `work()` until it returns, or cancel `work()` if `over()` returns earlier."""
-    async with trio.open_nursery() as nursery:
-
-        async def cancel() -> None:
-            await over()
-            nursery.cancel_scope.cancel()
-
-        nursery.start_soon(cancel)
-        await work()
-        nursery.cancel_scope.cancel()
 
 
 async def serve(

@@ -25,7 +25,7 @@ from hypercorn.typing import ConnectionState
 from svc import events, logs
 from svc.errors import ApiError, HeadersTooLarge, MalformedRequest
 from svc.serving.transport.certificate import Tls
-from svc.serving.transport.connection import LINGER_S, ConnectionLimits, Shared
+from svc.serving.transport.connection import LINGER_S, ConnectionLimits, Shared, run_until
 from svc.serving.transport.http1 import MAX_HEAD_BYTES, MAX_HEADERS
 from svc.serving.transport.messages import SLOWEST_BYTES_PER_S, ClientGone, Head, RequestHandler, Response
 from svc.serving.transport.pacing import Rank
@@ -111,12 +111,17 @@ class AsgiApplication:
             self._application.is_leaving or response.ends_connection or not incoming.ended
         )
         messages = _messages(kind, response, closing=closing)
+
+        async def send_all() -> None:
+            for message in messages:
+                await send(message)
+
         with trio.move_on_after(self._unread_s + response.size / SLOWEST_BYTES_PER_S):
             if response.size > PART_BYTES:
-                await _send_unless_gone(messages, incoming, send)
+                # In HTTP/2, hypercorn would hold the answer until the deadline if the client leaves.
+                await run_until(incoming.until_gone, send_all)
             else:
-                for message in messages:
-                    await send(message)
+                await send_all()
 
     async def _answer(self, scope: Mapping[str, Any], incoming: AsgiRequest) -> Response | None:
         """Return the answer to one request, or None if the client has disconnected.
@@ -132,23 +137,6 @@ class AsgiApplication:
         except Exception as error:
             logs.emit(events.CONNECTION_FAILED, error=f"{type(error).__name__}: {error}", exc_info=error)
             raise
-
-
-async def _send_unless_gone(messages: Iterator[Message], incoming: AsgiRequest, send: Send) -> None:
-    """Send the messages of a large answer until the client leaves.
-
-    In HTTP/2, hypercorn would hold them until the deadline, beside other unsent answers.
-    """
-
-    async def cancel() -> None:
-        await incoming.until_gone()
-        nursery.cancel_scope.cancel()
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(cancel)
-        for message in messages:
-            await send(message)
-        nursery.cancel_scope.cancel()
 
 
 def _head(scope: Mapping[str, Any]) -> Head:

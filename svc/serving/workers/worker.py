@@ -34,7 +34,7 @@ from svc.serving.models.registry import Entry, Registry, Served, WorkersState
 from svc.serving.models.threads import ScoringThreads
 from svc.serving.transport import server
 from svc.serving.transport.certificate import Certificate, Tls
-from svc.serving.transport.connection import Spread
+from svc.serving.transport.connection import Spread, run_until
 from svc.serving.workers import channel, counters
 from svc.serving.workers.counters import BEAT_S, WorkerPage
 from svc.serving.workers.package import Package, ServedState, on_clock
@@ -130,7 +130,7 @@ class Worker:
             whole.start_soon(self._state.run)
             async with trio.open_nursery() as lanes:
                 lanes.start_soon(self._obey, lanes)
-                await server.run_until(self._end.wait, self._may_accept.wait)
+                await run_until(self._end.wait, self._may_accept.wait)
                 if self._spread is not None:
                     await server.serve(
                         Application(self._state),

@@ -24,6 +24,7 @@ from svc.serving.api.endpoints import (
     served_with,
 )
 from svc.serving.api.pages.routes import build_routes
+from svc.serving.api.verbs import Verbs
 from svc.settings import Settings
 from tests.serving.client import serving
 
@@ -48,7 +49,7 @@ def test_names_and_paths_are_unique() -> None:
 async def test_quart_routes_exactly_the_endpoints_other_than_verbs_and_probes() -> None:
     """Quart treats a double slash in a path as different from a single one."""
     async with serving() as (_, state):
-        rules = build_routes(state).url_map
+        rules = build_routes(state, Verbs(state).popular).url_map
     expected = {row.path.replace("{name}", "<name>") for row in ENDPOINTS if row not in PROBES and row not in VERBS}
     assert {rule.rule for rule in rules.iter_rules()} == expected
     assert not rules.merge_slashes

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from svc.errors import KeyNotAllowed, RateLimited
 from svc.serving.api import authentication
 from svc.serving.api.authentication import hash_api_key, new_api_key, parse_api_keys
-from svc.serving.api.request import REPORT_S, Checks, Refusals, Request
+from svc.serving.api.request import REPORT_S, Refusals, Request
 from svc.settings import Settings
 from tests.serving.client import RECOMMEND, serving
 from tests.serving.sent import Sent
@@ -68,7 +68,7 @@ async def test_requests_take_turns_by_key_only_if_keys_are_checked(has_keys: boo
     key = new_api_key()
     async with serving(keys=parse_api_keys(f"k:{hash_api_key(key)}") if has_keys else {}) as (_, state):
         sent = Sent("GET", b"/", [(b"host", b"localhost"), (b"x-api-key", key.encode())])
-        turns_of = Request(sent, Checks(state)).budget(state.admission).key
+        turns_of = Request(sent, state).budget().key
     assert turns_of == (key.encode() if has_keys else None)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -62,10 +61,11 @@ def test_values_that_json_lacks_are_converted() -> None:
 def test_a_batch_holds_answers_and_errors_in_order() -> None:
     """Each element has its index, and lists ignored features beside its items."""
     fragments = ItemFragments.build(IdTable.from_ids(IDS), None)
-    own = SimpleNamespace(fragments=fragments)
     about = Prepared(Query(limit=1), ("colour",), ("i9",), "history")
     results = [(ranking(0), NOTHING_MORE), UnknownUser("who"), (ranking(1), about)]
-    document = json.loads(ORIGIN.before_all(list(encode_elements(results, [own] * 3, [b""] * 3, with_metadata=False))))
+    document = json.loads(
+        ORIGIN.before_all(list(encode_elements(results, [fragments] * 3, [b""] * 3, with_metadata=False)))
+    )
     assert [element["index"] for element in document["results"]] == [0, 1, 2]
     assert document["results"][1] == {"index": 1, "status": "error", "code": "UNKNOWN_USER", "detail": "who"}
     assert document["results"][2]["ignored_features"] == ["colour"]

@@ -13,8 +13,8 @@ from structlog.testing import capture_logs
 
 from svc.errors import ConfigError
 from svc.serving.transport import server
-from svc.serving.transport.connection import ConnectionLimits
-from svc.serving.transport.server import ENDED_A_TURN, PAUSE_S, bind, check_exposure, listen, run_until, stop
+from svc.serving.transport.connection import ConnectionLimits, run_until
+from svc.serving.transport.server import ENDED_A_TURN, PAUSE_S, bind, check_exposure, listen, stop
 from tests.serving.sockets import everything, exchange
 from tests.serving.transport.echo import KEPT, LARGE, REQUEST, Echo
 

@@ -20,61 +20,20 @@ from quart.routing import QuartMap, QuartRule
 from quart_trio import QuartTrio
 
 from svc import __version__, logs
-from svc.asking.costs import RULED_CONDITIONS, cost_class
 from svc.asking.fields import MAX_MATCHES
-from svc.asking.filtering import plans_long
 from svc.asking.parsing import parse_query
-from svc.asking.plan import plan
-from svc.asking.requests import ItemSearch, PopularQuery, SampleUserQuery
+from svc.asking.requests import ItemSearch, SampleUserQuery
 from svc.errors import RecipeUnavailable, SvcError
-from svc.recipe.filter_tree import count_conditions
-from svc.serving.admission import WaitBudget
 from svc.serving.api.endpoint import PARAMETER
 from svc.serving.api.endpoints import CONSOLE, ENDPOINTS, PROBES, REFERENCE, SHARED, SWAGGER_UI, USERS_VERB, VERBS
-from svc.serving.api.failures import nothing_left
 from svc.serving.api.pages.openapi import document
 from svc.serving.api.request import Request, ServerState
 from svc.serving.models.console import feature_columns, find_items, sample_user
-from svc.serving.models.fragments import AnswerHeader, encode_fields, fields_bytes
 from svc.serving.models.registry import Entry, Served, unknown_recipe
 
-INLINE_FILTER_CHARACTERS = 4096
-"""Longest filter in a query string that is parsed on the event loop."""
-
-
-async def popular_items(
-    served: Served, asked: Request, arguments: Mapping[str, str], budget: WaitBudget, limiter: trio.CapacityLimiter
-) -> bytes:
-    """Return the body of the answer with the most popular items. Raises an ApiError if the request is refused.
-
-    The key of the request `asked` is charged for the filter. `arguments` are the query parameters. Long work runs in a
-    thread, and `limiter` bounds the number of threads.
-    """
-    budget.require(served.lane)
-    if len(arguments.get("filter", "")) <= INLINE_FILTER_CHARACTERS:
-        parameters = parse_query(PopularQuery, arguments)
-    else:
-        parameters = await _in_thread(parse_query, PopularQuery, arguments, limiter=limiter)
-    if parameters.filter is not None:  # charges before the filter is compiled, because that takes most of the time
-        conditions = count_conditions([parameters.filter], RULED_CONDITIONS)
-        await asked.charge(
-            cost_class(limit=1, profile=0, described=0, is_ruled=False, is_other=True, conditions=conditions), 1
-        )
-    if plans_long(parameters, served):
-        prepared = await _in_thread(plan, parameters, served, limiter=limiter)
-    else:
-        prepared = plan(parameters, served)
-    ranking = (await served.lane.rank((prepared.query,), patience=budget))[0]
-    if not len(ranking.items):
-        raise await _in_thread(nothing_left, parameters.filter, served.filters, prepared.query, limiter=limiter)
-    page = ranking.from_place(prepared.offset)
-    with budget.hold(fields_bytes(page, served.fragments)):
-        fields = await _in_thread(encode_fields, page, served.fragments, limiter=limiter)
-    body = AnswerHeader(asked.request_id, served.name, served.model_version).before(fields)
-    return body if isinstance(body, bytes) else b"".join(body)
-
-
 T = TypeVar("T")
+RankPopular = Callable[[Request, Served, Mapping[str, str]], Awaitable[bytes]]
+"""A function that returns the body of the answer with the most popular items, for query parameters."""
 
 FAILURE = "svc.failure"
 REQUEST = "svc.request"
@@ -102,15 +61,15 @@ DESCRIBED = (
 )
 
 
-def build_routes(state: ServerState) -> QuartTrio:
+def build_routes(state: ServerState, rank_popular: RankPopular) -> QuartTrio:
     """Return the quart application, which routes all endpoints that are neither health probes nor verbs.
 
-    If a handler raises, the exception is in the ASGI scope under FAILURE.
+    `rank_popular` is `Verbs.popular`. If a handler raises, the exception is in the ASGI scope under FAILURE.
     """
     app = QuartTrio("svc", static_folder=None)
     app.register_error_handler(Exception, _keep)
     app.url_map = _url_map()
-    app.view_functions.update({**page_handlers(state), **_handlers(state)})
+    app.view_functions.update({**page_handlers(state), **_handlers(state, rank_popular)})
     return app
 
 
@@ -130,9 +89,9 @@ def _url_map() -> QuartMap:
     )
 
 
-def _handlers(state: ServerState) -> dict[str, Handler]:
+def _handlers(state: ServerState, rank_popular: RankPopular) -> dict[str, Handler]:
     """Return the handlers by path. The paths are spelled as in the table of endpoints."""
-    described, searched, rendered, listed, documented = (trio.CapacityLimiter(1) for _ in range(5))
+    described, searched, rendered, documented = (trio.CapacityLimiter(1) for _ in range(4))
     compared = defaultdict[str, trio.CapacityLimiter](partial(trio.CapacityLimiter, 1))  # by recipe: a store may hang
 
     async def details() -> Response:
@@ -160,11 +119,9 @@ def _handlers(state: ServerState) -> dict[str, Handler]:
         return _json({"recipe": name, "model_version": served.model_version, "items": matches, "more": more})
 
     async def popular(name: str) -> Response:
-        asked = _asked()
-        budget = asked.budget(state.admission)
         entry, served = state.registry.require_served(name)
         entry.require_fresh()
-        body = await popular_items(served, asked, request.args.to_dict(), budget, listed)
+        body = await rank_popular(_asked(), served, request.args.to_dict())
         return Response(body, content_type="application/json", headers={MODEL_VERSION: served.model_version})
 
     async def random_user(name: str) -> Response:

@@ -24,8 +24,9 @@ from svc.serving.api.endpoint import Endpoint
 from svc.serving.api.endpoints import ENDPOINTS, SWAGGER_UI, VERBS
 from svc.serving.api.key_policies import KeyPolicies, parse_policies
 from svc.serving.api.pages import routes
-from svc.serving.api.pages.routes import INLINE_FILTER_CHARACTERS, TYPES
+from svc.serving.api.pages.routes import TYPES
 from svc.serving.api.request import ServerState
+from svc.serving.api.verbs import INLINE_BODY_BYTES
 from svc.settings import Settings
 from tests.serving.api.test_endpoints import FILES, SCRIPTS, STATIC
 from tests.serving.api.verbs.test_filters import BATCH, POPULAR, RECOMMEND, fields, genres_of, numbers
@@ -260,7 +261,7 @@ async def test_a_filter_that_no_item_satisfies_gives_the_error_of_the_verbs() ->
 async def test_a_filter_is_compiled_once() -> None:
     """Repeated lists and a verb use the items that the first list has compiled, also for a long filter."""
     tree = {"any": [COMEDY, {"genres": {"any": ["x" * 60 + str(n) for n in range(80)]}}]}
-    assert len(json.dumps(tree)) > INLINE_FILTER_CHARACTERS
+    assert len(json.dumps(tree)) > INLINE_BODY_BYTES
     async with listing() as (client, state):
         compiled = served_in(state).filters
         kept: list[object] = []

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -138,9 +137,8 @@ def test_the_number_is_never_below_the_bytes_of_the_answer(monkeypatch: pytest.M
             exact = len(HEADER.before(encode_fields(ranking, pieces, about, **given))[1])
             assert exact <= fields_bytes(ranking, pieces, about, **given) <= 2 * exact + 1000 + 400 * len(columns)
             results = [(ranking, about), (Ranking(columns[:1] % 60, scores[:1]), about)]
-            owns = [SimpleNamespace(fragments=pieces)] * 2
-            parts = [*encode_elements(results, owns, [b""] * 2, **given)]
-            assert sum(map(len, parts)) <= batch_bytes(results, owns, **given)
+            parts = [*encode_elements(results, [pieces] * 2, [b""] * 2, **given)]
+            assert sum(map(len, parts)) <= batch_bytes(results, [pieces] * 2, **given)
     users = Ranking(np.arange(len(IDS), dtype=np.int32), rng.normal(size=len(IDS)))
     ids = IdTable.from_ids(IDS)
     assert len(encode_users(users, ids, about)) <= users_bytes(users, ids, about)
