@@ -79,7 +79,13 @@ class FakeLoader:
         self.lives.append(live)
         if text in self.errors:
             raise self.errors[text]
-        return Loaded(cast(Any, text), cast(Any, None), {"best_class": "TopPopRecommender"}, text, "k1", 0.0)
+        return Loaded(
+            model=cast(Any, text),
+            fragments=cast(Any, None),
+            header={"best_class": "TopPopRecommender"},
+            model_version=f"sha256:{text}",
+            kid="k1",
+        )
 
 
 class FakeLane:

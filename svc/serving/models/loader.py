@@ -21,10 +21,10 @@ from svc.artifact.layout import Parsed, kid_of
 from svc.artifact.replay import ReplayGuard
 from svc.artifact.store import Blob, Store, locate_error, verify_blob
 from svc.asking.item_tables import ItemTables, give_memory_back, load_metadata
+from svc.asking.offer import Offer
 from svc.errors import ArtifactError, RehearsalFailed
 from svc.model.load_model import load_model, rehearse, require_known_users
 from svc.model.model import Model
-from svc.model.ranking.filter_fields import NO_FIELDS, FilterFields
 from svc.names import ARM_MARK
 from svc.processes import SealedMemory
 from svc.recipe.load import LoadedRecipe
@@ -54,25 +54,29 @@ def rehearse_answers(recipe: LoadedRecipe, model: Model, fragments: ItemFragment
             raise RehearsalFailed(f"rehearsal: no answer can be written: {shown}") from error
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Loaded:
-    """A loaded and rehearsed model, which can be served."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Loaded(Offer):
+    """A loaded and rehearsed model with its encoded items, which can be served. It has neither rules nor lists."""
 
-    model: Model
     fragments: ItemFragments
-    """Encoded items for answers."""
+    """Encoded items of the model, followed by the new items."""
     header: Mapping[str, Any]
-    sha256: str
-    """Digest of the artifact file, in hexadecimal digits."""
+    """Header of the artifact."""
+    model_version: str
+    """`sha256:<hex digest of the artifact file>`."""
     kid: str
     """Id of the key that has signed the artifact."""
-    seconds: float
+    seconds: float = 0.0
     """Duration of the load."""
-    filters: FilterFields = NO_FIELDS
     few_items: Mapping[str, int] | None = None
     """Both counts if fewer than half of the items have metadata, else None."""
     package: Any = None
     """The `workers.package.Package` in which workers get the model, or None without workers."""
+
+    @property
+    def sha256(self) -> str:
+        """Digest of the artifact file, in hexadecimal digits."""
+        return self.model_version.removeprefix("sha256:")
 
 
 @dataclass(slots=True)
@@ -110,7 +114,15 @@ class Loader:
             model, fragments, tables = self._open(recipe, parsed)
             rehearse_answers(recipe, model, fragments, live)
             give_memory_back()
-            loaded = Loaded(model, fragments, parsed.header, blob.sha256, parsed.kid, 0.0, tables.filters, tables.few)
+            loaded = Loaded(
+                model=model,
+                fragments=fragments,
+                header=parsed.header,
+                model_version=f"sha256:{blob.sha256}",
+                kid=parsed.kid,
+                filters=tables.filters,
+                few_items=tables.few,
+            )
             if self.pack is not None:
                 loaded = self.pack(loaded, blob)
             self.guard.record_serial(recipe.recipe.name, parsed)

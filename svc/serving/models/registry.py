@@ -9,25 +9,23 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import trio
 
 from svc import events, logs
-from svc.asking.offer import Offer
 from svc.asking.policy import DEFAULT_POLICY, ArmOfModel, Policy
 from svc.errors import AvailabilityStale, RecipeNotFound, RecipeUnavailable
 from svc.model.ranking.item_sets import ItemSet
 from svc.names import ARM_MARK, arm_name, stem_of
+from svc.serving.models.loader import Loaded
 
 if TYPE_CHECKING:
     from svc.recipe.serving_schema import Availability
     from svc.recipe.serving_schema import NewItems as NewItemsDeclared
-    from svc.serving.models.fragments import ItemFragments
     from svc.serving.models.lanes import Lane
-    from svc.serving.models.loader import Loaded
     from svc.serving.models.placed_items import PlacedItems
 
 SHOWN_ERROR_CHARACTERS = 200
@@ -37,8 +35,8 @@ _numbers = itertools.count()
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Served(Offer):
-    """An offer that is served, with the encoded items and the queue of its model.
+class Served(Loaded):
+    """A loaded model that is served, with the rules and lists of its recipe and the queue of the model.
 
     The instance is immutable. A change of the model, the rules or a list creates a new instance. A request uses the
     same instance from its beginning to its end.
@@ -46,17 +44,9 @@ class Served(Offer):
 
     name: str
     """Name of the recipe."""
-    fragments: ItemFragments
-    """Encoded items of the model, followed by the new items."""
-    header: Mapping[str, Any]
-    """Header of the artifact."""
-    model_version: str
-    """`sha256:<hex digest of the artifact file>`."""
     lane: Lane
     loaded_at: float
     """Unix time in seconds."""
-    few_items: Mapping[str, int] | None = None
-    """Both counts if fewer than half of the items have metadata, else None."""
     new: PlacedItems | None = None
     """The new items, or None without a list of new items or before its first read."""
     alone: Served | None = None
@@ -69,17 +59,8 @@ class Served(Offer):
     @classmethod
     def of(cls, name: str, loaded: Loaded, lane: Lane, loaded_at: float) -> Served:
         """Return a loaded model without rules and lists, which `beside` adds."""
-        return cls(
-            name=name,
-            model=loaded.model,
-            fragments=loaded.fragments,
-            header=loaded.header,
-            model_version=f"sha256:{loaded.sha256}",
-            lane=lane,
-            loaded_at=loaded_at,
-            filters=loaded.filters,
-            few_items=loaded.few_items,
-        )
+        parts = {part.name: getattr(loaded, part.name) for part in fields(loaded) if part.init}
+        return cls(**parts, name=name, lane=lane, loaded_at=loaded_at)
 
     def beside(self, available: ItemSet | None, new: PlacedItems | None, policy: Policy) -> Served:
         """Return the same model with these available items, new items and rules, or `self` if nothing differs.

@@ -71,7 +71,9 @@ async def test_the_metrics_of_a_refit_have_the_time_of_its_search() -> None:
     head: dict[str, Any] = {"trained_at": "1970-01-02T00:00:00+00:00", "tuning": {}}
     reused = {"reused_from": {"sha8": "0" * 8, "searched_at": "1970-01-01T01:00:00+00:00"}}
     for header, searched_at in ((head, 86_400.0), ({**head, "tuning": reused}, 3600.0)):
-        loaded = Loaded(cast(Any, None), cast(Any, None), header, "0" * 64, "k1", 0.0)
+        loaded = Loaded(
+            model=cast(Any, None), fragments=cast(Any, None), header=header, model_version="sha256:0", kid="k1"
+        )
         await publish.load_succeeded("books", loaded, Policy, lambda: True)
         text = counters.render().decode()
         assert f'svc_model_searched_timestamp_seconds{{recipe="books"}} {searched_at}\n' in text
