@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import Any, BinaryIO, Final, TypeVar
 
 from svc import events, logs
-from svc.artifact.store_local import private_buffer, spool_file
-from svc.errors import ArtifactError, ArtifactReadError, ArtifactWriteError, ConfigError, PayloadTooLarge
+from svc.artifact.store_local import private_buffer, spool_file, too_large
+from svc.errors import ArtifactError, ArtifactReadError, ArtifactWriteError, ConfigError
 from svc.objects import ObjectStore, explain, identity, is_missing
 from svc.settings import MIB, Settings
 
@@ -38,7 +38,7 @@ class ObjectFolder:
             return self._read_unprobed(name, max_bytes)
         size = int(info["size"])
         if size > max_bytes:
-            raise _too_large(self.uri_of(name), str(size), max_bytes)
+            raise too_large(self.uri_of(name), size, max_bytes)
         buffer = private_buffer(size)
         with self._reading(name):
             for start in range(0, size, _PIECE_BYTES):
@@ -70,7 +70,7 @@ class ObjectFolder:
         with self._reading(name):
             content = self._objects.read(self.uri_of(name), 0, max_bytes + 1, expected=0)
         if len(content) > max_bytes:
-            raise _too_large(self.uri_of(name), f"more than {max_bytes}", max_bytes)
+            raise too_large(self.uri_of(name), f"more than {max_bytes}", max_bytes)
         buffer = private_buffer(len(content))
         buffer[:] = content
         return buffer
@@ -135,7 +135,3 @@ class ObjectFolder:
             if is_missing(error):
                 raise FileNotFoundError(self.uri_of(name)) from error
             raise ArtifactReadError(f"{self.uri_of(name)} cannot be read: {explain(error)}") from error
-
-
-def _too_large(uri: str, size: str, cap: int) -> PayloadTooLarge:
-    return PayloadTooLarge(f"payload exceeds max bytes: {uri} has {size}, SVC_MAX_ARTIFACT_BYTES is {cap}")

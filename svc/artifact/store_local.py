@@ -39,6 +39,11 @@ def private_buffer(size: int) -> memoryview:
     return memoryview(pages)
 
 
+def too_large(place: object, size: object, cap: int) -> PayloadTooLarge:
+    """Return the error for an artifact of more than `cap` bytes."""
+    return PayloadTooLarge(f"payload exceeds max bytes: {place} has {size}, SVC_MAX_ARTIFACT_BYTES is {cap}")
+
+
 @contextmanager
 def spool_file(write: Callable[[BinaryIO], T]) -> Iterator[tuple[BinaryIO, T]]:
     """Yield an unnamed temporary file that `write` has filled, and the result of `write`.
@@ -144,9 +149,7 @@ def _read_all(file: BinaryIO, path: Path, max_bytes: int) -> memoryview:
     if not stat.S_ISREG(status.st_mode):
         raise ArtifactReadError(f"{path} is not a file")
     if status.st_size > max_bytes:
-        raise PayloadTooLarge(
-            f"payload exceeds max bytes: {path} has {status.st_size}, SVC_MAX_ARTIFACT_BYTES is {max_bytes}"
-        )
+        raise too_large(path, status.st_size, max_bytes)
     buffer = private_buffer(status.st_size)
     filled = 0
     while filled < len(buffer) and (count := file.readinto(buffer[filled:])):  # type: ignore[attr-defined]

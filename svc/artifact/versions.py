@@ -249,9 +249,7 @@ class Versions:
         try:
             yield
         except BaseException:
-            with suppress(ArtifactError):
-                if self.log().facts(sha8) is None and self.live() != sha8:
-                    self._store.remove_version(sha8)
+            self._withdraw([sha8])
             raise
 
     def promote(self, sha8: str) -> str | None:
@@ -306,7 +304,7 @@ class Versions:
                         new = None if dry_run else self._store.put_version(write)[0]
                         done.append(Rewritten(sha8, new, live=sha8 == live))
             except BaseException:
-                self._withdraw([version.new for version in done if version.new is not None], log)
+                self._withdraw([version.new for version in done if version.new is not None])
                 raise
             if not dry_run:
                 for version in done:  # in the order of the old lines, which orders versions of equal times
@@ -315,10 +313,10 @@ class Versions:
                     self._store.remove_version(version.old)
         return done
 
-    def _withdraw(self, written: list[str], log: VersionLog) -> None:
+    def _withdraw(self, written: list[str]) -> None:
         for sha8 in written:
             with suppress(ArtifactError):
-                if log.facts(sha8) is None and self.live() != sha8:
+                if self.log().facts(sha8) is None and self.live() != sha8:
                     self._store.remove_version(sha8)
 
     def _log_rewritten(self, version: Rewritten, facts: Mapping[str, Any]) -> None:
