@@ -39,9 +39,9 @@ def private_buffer(size: int) -> memoryview:
     return memoryview(pages)
 
 
-def too_large(place: object, size: object, cap: int) -> PayloadTooLarge:
+def too_large(uri: object, size: object, cap: int) -> PayloadTooLarge:
     """Return the error for an artifact of more than `cap` bytes."""
-    return PayloadTooLarge(f"payload exceeds max bytes: {place} has {size}, SVC_MAX_ARTIFACT_BYTES is {cap}")
+    return PayloadTooLarge(f"payload exceeds max bytes: {uri} has {size}, SVC_MAX_ARTIFACT_BYTES is {cap}")
 
 
 @contextmanager
