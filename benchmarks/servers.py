@@ -185,11 +185,14 @@ def wrk(url: str, connections: int, seconds: int, lua: Path | None) -> list[str]
 
 
 def load(url: str, connections: int, seconds: int, lua: Path | None) -> Load:
-    """Run one load to its end. Ends the program with the words of wrk if it fails."""
+    """Run one load to its end. Ends the program with the words of wrk if it fails, and if no request was answered."""
     done = subprocess.run(wrk(url, connections, seconds, lua), capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"{' '.join(done.args)}: {done.stderr or done.returncode}")
-    return measured(done.stdout)
+    found = measured(done.stdout)
+    if not found.requests:
+        sys.exit(f"{' '.join(done.args)}: no answer within {seconds} s, so nothing can be compared")
+    return found
 
 
 def measured(text: str) -> Load:

@@ -75,7 +75,8 @@ def experiment(
     Args:
         served: The folder of the served log, or a pattern of its files.
         events: A DataFrame with one row per event. Identical rows count once.
-        recipe: The recipe with the experiment.
+        recipe: The recipe with the experiment. The served log has only digests of units and names of arms. The recipe's
+            salt finds the units of the events in it, and its weights say how many units each arm should have.
         window: Time behind a page in which its events count, such as 90min, 24h or 7d.
         unit: The column of plain unit ids.
         item: The column of item ids.

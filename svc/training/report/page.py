@@ -82,11 +82,14 @@ def render(header: Mapping[str, Any], counts: Counts, earlier: Mapping[str, Any]
     from svc.training.report import sentences as say
     from svc.training.report.tables import breakdown, tables
 
-    metric, evaluation = f"{header['metric']}@{header['cutoff']}", header["evaluation"]
+    metric = f"{header['metric']}@{header['cutoff']}"
     best, searched, course = _best(header), header["tuning"]["best_per_algorithm"], _course(header)
     intervals = {name: figures["interval"] for name, figures in searched.items() if "interval" in figures}
     against, recency = header.get("promotion", {}).get("against"), say.tried_values(header)
-    diversity, timed = evaluation.get("diversity"), [trial for trial in course if trial.rank_ms is not None]
+    diversity, timed = (
+        say.sampled(header, "diversity", "ndcg"),
+        [trial for trial in course if trial.rank_ms is not None],
+    )
     items, users = counts
     groups = say.ranker_groups(header)
     return _template().render(
@@ -105,7 +108,7 @@ def render(header: Mapping[str, Any], counts: Counts, earlier: Mapping[str, Any]
         features=say.feature_sentences(header),
         definitions=say.definitions(header),
         inequality=say.plain_name("gini_index"),
-        everybody=breakdown(evaluation).get("everybody", {}),
+        everybody=breakdown(header).get("everybody", {}),
         tail_share=_tail_share(items),
         warnings=say.warnings(header),
         tables=tables(header, metric, best, earlier),
@@ -116,7 +119,7 @@ def render(header: Mapping[str, Any], counts: Counts, earlier: Mapping[str, Any]
             "changes": plots.changes_plot(against, header["promotion"]["min_relative_change"], metric)
             if against
             else "",
-            "diversity": plots.diversity_plots(diversity["values"], f"ndcg@{header['cutoff']}") if diversity else (),
+            "diversity": plots.diversity_plots(diversity, f"ndcg@{header['cutoff']}") if diversity else (),
             "recency": plots.recency_plot(recency, metric) if recency else "",
             "groups": plots.groups_plot(groups) if groups else "",
             "tail": plots.tail_plot(items[items > 0], users[users > 0]),
@@ -127,7 +130,7 @@ def render(header: Mapping[str, Any], counts: Counts, earlier: Mapping[str, Any]
 def _template() -> Template:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    from svc.training.report.tables import figure, parameters
+    from svc.training.report.tables import figure, moment, parameters
 
     environment = Environment(
         loader=PackageLoader("svc.training.report"),
@@ -137,7 +140,7 @@ def _template() -> Template:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"figure": figure, "parameters": parameters}
+    environment.filters |= {"figure": figure, "moment": moment, "parameters": parameters}
     return environment.get_template("page.html")
 
 

@@ -45,7 +45,7 @@ def _svg(figure: Any, label: str, x: str, y: str = "", *, legend: bool = False) 
     axes.set_xlabel(x, color=_INK)
     axes.set_ylabel(y, color=_INK)
     if legend:
-        axes.legend(fontsize=9, frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.2))
+        figure.legend(fontsize=9, frameon=False, ncols=3, loc="outside lower center")
     out = io.StringIO()
     # Readers can select and search text that is not drawn as paths. A fixed salt and no date give the same bytes again.
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "svc", "font.family": "sans-serif"}):
@@ -71,6 +71,8 @@ def cost_plot(trials: Sequence[TrialRecord], metric: str, intervals: Mapping[str
 
     The best trial of each algorithm gets its interval.
     """
+    from matplotlib.ticker import LogLocator, NullLocator
+
     figure, axes = _figure(3.0)
     for name, colour in _scatter(axes, [trial.rank_ms for trial in trials], trials).items():
         if name in intervals:
@@ -78,6 +80,9 @@ def cost_plot(trials: Sequence[TrialRecord], metric: str, intervals: Mapping[str
             best = max(own, key=lambda trial: trial.score or 0.0)
             axes.plot([best.rank_ms] * 2, intervals[name], color=colour, linewidth=1.2, marker="_", markersize=7)
     axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.xaxis.set_minor_locator(NullLocator())
     label = "Score of each trial against what a ranking costs"
     return _svg(figure, label, "milliseconds of a single ranking", metric, legend=True)
 
@@ -154,10 +159,13 @@ def diversity_plots(values: Sequence[Mapping[str, Any]], metric: str) -> list[Ma
         across, up = [row[name] for row in shown], [row["ndcg"] for row in shown]
         reach = np.abs(np.array([row["interval"] for row in shown]).reshape(-1, 2).T - up)
         axes.errorbar(across, up, reach, color=_COLOURS[number], ecolor="#9aa5b1", marker="o", markersize=5, capsize=3)
+        labels: dict[tuple[float, float], str] = {}
         for row in shown:
-            axes.annotate(
-                f"{row['diversity']:g}", (row[name], row["ndcg"]), (6, 6), textcoords="offset points", fontsize=9
-            )
+            point = row[name], row["ndcg"]
+            labels[point] = f"{labels[point]}, {row['diversity']:g}" if point in labels else f"{row['diversity']:g}"
+        for position, (point, text) in enumerate(labels.items()):  # on both sides: neighbours may lie close
+            side, offset = ("right", (-6, -12)) if position % 2 else ("left", (6, 6))
+            axes.annotate(text, point, offset, textcoords="offset points", fontsize=9, ha=side)
         drawn.append(_svg(figure, f"Accuracy and {label} for each value of diversity", label, metric))
     return drawn
 

@@ -54,14 +54,17 @@ def _weakness(header: Mapping[str, Any]) -> str:
     return f"Weak in the long tail: {tail:.3f} among the rarest items against {head:.3f} among the most popular ones."
 
 
+_SAME = 1e-6
+NO_BREAK = "\N{NO-BREAK SPACE}"
 FEW_USERS = 200
 """With fewer scored users an interval is too short, because users with rare scores are missing from the sample."""
 
 
 class Headline(NamedTuple):
-    """The winner's score, and sentences about how certain it is."""
+    """The winner's score with its interval in brackets, or "" without one, and sentences about how certain it is."""
 
     score: float
+    interval: str
     lines: Sequence[str]
 
 
@@ -71,33 +74,33 @@ def headline(header: Mapping[str, Any]) -> Headline:
     The score is that on the test users. If there are none, it is the best score of the search.
     """
     evaluation, test = header["evaluation"], header["evaluation"].get("test")
-    score, lines = header["best_score"], []
+    score, ends, lines = header["best_score"], evaluation.get("interval", ()), []
     if test is not None:
-        score = test[header["metric"]]
         lines.append(f"on {test['n_scored_users']:,} test users that no trial has seen")
-        lines.append(f"{evaluation['confidence']:.0%} interval {span(test['interval'])}")
-        lines.append(f"{header['best_score']:.4f} on the validation users, by whose scores it was chosen")
-    if "interval" in evaluation:
-        lines.append(f"{evaluation['confidence']:.0%} interval {span(evaluation['interval'])}{_correction(evaluation)}")
+        lines.append(f"{with_interval(score, ends)} on the validation users, by whose scores it was chosen")
+        score, ends = test[header["metric"]], test["interval"]
+    lines += _corrections(evaluation)
     if "score_with_order" in header:
         lines.append(f"{header['score_with_order']:.4f} with the learned order of pages, on validation users")
     if "n_scored_users" in evaluation:
         lines.append(f"{evaluation['n_scored_users']:,} of {evaluation['n_users']:,} users were scored")
-    return Headline(score, lines)
+    return Headline(score, span(ends), lines)
 
 
-def _correction(evaluation: Mapping[str, Any]) -> str:
-    """Return the words that say how the interval was corrected for the choice among trials.
+def _corrections(evaluation: Mapping[str, Any]) -> list[str]:
+    """Return a sentence on how the validation score's interval was corrected for the choice among trials.
 
-    Return "" if there were fewer than two trials, or if the header does not tell their number.
+    Return nothing if there were fewer than two trials, or if the header does not tell their number.
     """
     choice = evaluation.get("chosen_among")
     if choice is None or choice["trials"] + choice["unknown"] < 2:
-        return ""
-    return (
-        f", corrected for the choice among {choice['trials'] + choice['unknown']:,} trials, but not for the fact that"
-        " the search tuned parameters, epochs and blend weights on the same users (set split.test to avoid this)"
-    )
+        return []
+    remedy = "" if "test" in evaluation else " (set split.test to avoid this)"
+    return [
+        f"The interval on validation users is corrected for the choice among {choice['trials'] + choice['unknown']:,}"
+        " trials, but not for the fact that the search tuned parameters, epochs and blend weights on the same users"
+        + remedy
+    ]
 
 
 def lead_sentences(header: Mapping[str, Any], metric: str) -> list[str]:
@@ -113,19 +116,21 @@ def lead_sentences(header: Mapping[str, Any], metric: str) -> list[str]:
     ahead = f"Ahead of {rival} by {lead['change']:.4f} {metric}"
     if lead["change"] < 0.0:
         ahead = f"Behind {rival} by {-lead['change']:.4f} {metric}"
-    return [f"{ahead} (interval {span(lead['interval'])}){users}: {verdict}."]
+    return [f"{ahead} {span(lead['interval'])}{users}: {verdict}."]
 
 
 def met_sentences(header: Mapping[str, Any]) -> list[str]:
     """Return the shares and scores of held-out items met before and new to the user, or nothing without them."""
     rows = [row for row in header["evaluation"].get("breakdown", ()) if row["group"] == "met_before"]
-    by = {(row["part"], row["metric"]): row["value"] for row in rows}
+    by = {(row["part"], row["metric"]): row for row in rows}
     if not by:
         return []
     metric = header["metric"]
-    yes, no = (f"{by.get((part, metric), 0.0):.4f} {metric}" for part in ("yes", "no"))
+    yes, no = (
+        f"{row_figure(by[part, metric]) if (part, metric) in by else '0.0000'} {metric}" for part in ("yes", "no")
+    )
     return [
-        f"{by['yes', 'share']:.1%} of the held-out items were met before, in another event: they score {yes}."
+        f"{by['yes', 'share']['value']:.1%} of the held-out items were met before, in another event: they score {yes}."
         f" The others were new to the user: {no}. Only these are discoveries."
     ]
 
@@ -169,7 +174,7 @@ def doubts(header: Mapping[str, Any]) -> list[str]:
     evaluation, texts = header["evaluation"], []
     lead, test = evaluation.get("lead"), evaluation.get("test", {})
     if lead is not None and not lead["more_than_chance"]:
-        texts.append(f"The winner's lead over {lead['over']} may be chance.")
+        texts.append(f"The winner's lead over {short_name(lead['over'])} may be chance.")
     n_users = test.get("n_scored_users", evaluation.get("n_scored_users", FEW_USERS))
     if n_users < FEW_USERS:
         texts.append(f"Only {n_users} users were scored: with fewer than {FEW_USERS} the intervals are too narrow.")
@@ -177,8 +182,35 @@ def doubts(header: Mapping[str, Any]) -> list[str]:
 
 
 def span(interval: Sequence[float]) -> str:
-    """Return both ends of an interval as text, or "" for an empty sequence: the interval was not measured."""
-    return f"{interval[0]:.4f} to {interval[1]:.4f}" if interval else ""
+    """Return an interval in brackets, which no line break divides, or "" for an empty sequence: it was not measured."""
+    return f"({interval[0]:.4f} to {interval[1]:.4f})".replace(" ", NO_BREAK) if interval else ""
+
+
+def with_interval(value: float, interval: Sequence[float]) -> str:
+    """Return a figure with its interval behind it, if this was measured."""
+    return f"{value:.4f} {span(interval)}".rstrip()
+
+
+def row_figure(row: Mapping[str, Any]) -> str:
+    """Return the figure of a row of the header's `breakdown`."""
+    return with_interval(row["value"], () if row["low"] is None else (row["low"], row["high"]))
+
+
+def interval_of(header: Mapping[str, Any], score: float) -> Sequence[float]:
+    """Return the interval of a winner's score or of an algorithm's best score, or nothing for other scores."""
+    evaluation, metric = header["evaluation"], header["metric"]
+    rows = [(row["score"], row) for row in header["tuning"]["best_per_algorithm"].values()]
+    rows += [(row[metric], row) for row in (evaluation, evaluation.get("test", {})) if metric in row]
+    return next((row["interval"] for value, row in rows if abs(value - score) < _SAME and "interval" in row), ())
+
+
+def sampled(header: Mapping[str, Any], block: str, metric: str) -> list[Mapping[str, Any]]:
+    """Return the rows of `recency` or `diversity`, which samples of users measure.
+
+    A sample of all users gives the score of the search again. The row then has its interval, so that the page has one.
+    """
+    rows = header["evaluation"].get(block, {}).get("values", ())
+    return [{**row, "interval": interval_of(header, row[metric]) or row["interval"]} for row in rows]
 
 
 def decision_sentences(header: Mapping[str, Any]) -> list[str]:
@@ -211,8 +243,7 @@ def tried_values(header: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
 
     Return nothing for a training without a report, or if the search had a single recency to try.
     """
-    scores: Sequence[Mapping[str, Any]] = header["evaluation"].get("recency", {}).get("values", ())
-    return scores
+    return sampled(header, "recency", "score")
 
 
 def _effect(header: Mapping[str, Any]) -> str:
@@ -256,7 +287,7 @@ def ranker_sentences(header: Mapping[str, Any], metric: str) -> str:
     gain, n_users = ranker["gain"], f"{ranker['n_users']:,}"
     judged = (
         f"On {n_users} validation users, each judged by weights fitted on other users, it changes {metric} by"
-        f" {gain['value']:+.4f} (95% interval {gain['low']:+.4f} to {gain['high']:+.4f})."
+        f" {gain['value']:+.4f} ({gain['low']:+.4f}{NO_BREAK}to{NO_BREAK}{gain['high']:+.4f})."
     )
     if ranker["ships"]:
         return f"The 50 best items of the winner are put in a learned order. {judged}"

@@ -9,7 +9,15 @@ from svc.recipe.algorithms import short_name
 from svc.training.fitting.trial import TrialRecord
 from svc.training.judging.intervals import percent
 from svc.training.judging.metrics import PER_USER
-from svc.training.report.sentences import plain_name, span, tried_values
+from svc.training.report.sentences import (
+    NO_BREAK,
+    interval_of,
+    plain_name,
+    row_figure,
+    sampled,
+    tried_values,
+    with_interval,
+)
 
 Header = Mapping[str, Any]
 
@@ -61,53 +69,68 @@ class Table(NamedTuple):
 def tables(header: Header, metric: str, best: Sequence[TrialRecord], earlier: Header | None) -> dict[str, Table]:
     """Return every table of the page by its name in the template. `best` has the best trial of each algorithm."""
     evaluation, promotion = header["evaluation"], header.get("promotion")
-    rows_of_search = header["tuning"]["best_per_algorithm"]
+    everybody = breakdown(header).get("everybody", {})
     return {
         "winner": Table(
             ("metric", "value"),
             [
-                (plain_name(name), value)
+                (plain_name(name), everybody.get(name, value))
                 for name, value in evaluation.items()
                 if isinstance(value, float) and name != "confidence"
             ],
         ),
         "comparisons": Table(
-            ("against", f"new {metric}", f"other {metric}", "change", "interval", "users", "scored"),
+            ("against", f"new {metric}", f"other {metric}", "change", "users", "scored"),
             list(comparison_rows(header)) if promotion else (),
         ),
         "guardrails": Table(
-            ("guardrail", "new", "live", "change", "allowed", ""), list(guardrail_rows(header)) if promotion else ()
+            ("guardrail", "new", "live", "change", "allowed", "verdict"),
+            list(guardrail_rows(header)) if promotion else (),
         ),
         "parts": Table(
             ("answers", "part", "score", "bytes", "parameters"),
             [
-                (part["answers"], short_name(part["class"]), part["score"], part["bytes"], parameters(part["params"]))
+                (
+                    part["answers"],
+                    short_name(part["class"]),
+                    _score(header, part["score"]),
+                    part["bytes"],
+                    parameters(part["params"]),
+                )
                 for part in header.get("parts", ())
             ],
         ),
-        "cutoffs": _cutoffs(evaluation, {} if earlier is None else earlier["evaluation"]),
         "runs": Table(("", "this run", "earlier run"), [] if earlier is None else _runs(header, earlier)),
         "breakdown": Table(
-            ("", *PER_USER), [[part, *_of_each(cells)] for part, cells in breakdown(evaluation).items()]
-        ),
-        "diversity": Table(
-            ("diversity", "ndcg", "interval", "distance", "coverage"),
+            ("", *PER_USER),
             [
-                (f"{row['diversity']:g}", row["ndcg"], span(row["interval"]), row["distance"] or "", row["coverage"])
-                for row in evaluation.get("diversity", {}).get("values", ())
+                [part, *(cells.get(name, "") for name in PER_USER)]
+                for part, cells in (*_by_cutoff(header, earlier), *breakdown(header).items())
+                if part != "everybody"
             ],
         ),
-        "recency": Table(("recency", metric, "interval"), list(recency_rows(header))),
+        "diversity": Table(
+            ("diversity", "ndcg", "distance", "coverage"),
+            [
+                (
+                    f"{row['diversity']:g}",
+                    with_interval(row["ndcg"], row["interval"]),
+                    row["distance"] or "",
+                    row["coverage"],
+                )
+                for row in sampled(header, "diversity", "ndcg")
+            ],
+        ),
+        "recency": Table(("recency", metric), list(recency_rows(header))),
         "weights": Table(("feature", "group", "weight"), list(weight_rows(header))),
         "best": Table(
-            ("algorithm", metric, "interval", "recall", "seconds", "parameters"),
+            ("algorithm", metric, "recall", "seconds", "parameters"),
             [
                 (
                     short_name(trial.algorithm),
-                    trial.score or 0.0,
-                    span(rows_of_search[trial.algorithm].get("interval", ())),
-                    trial.metrics.get("recall", ""),
-                    trial.seconds,
+                    _score(header, trial.score or 0.0),
+                    (trial.metrics | (everybody if trial.algorithm == header["best_class"] else {})).get("recall", ""),
+                    f"{trial.seconds:.3g}",
                     parameters(trial.params),
                 )
                 for trial in best
@@ -115,20 +138,44 @@ def tables(header: Header, metric: str, best: Sequence[TrialRecord], earlier: He
         ),
         "data": Table(("", ""), _data(header["data_stats"])),
         "cold_start": Table(
-            ("side", "order", "ids", "recall", "ndcg", f"interval of {header['metric']}"),
-            list(_cold_start(evaluation.get("cold_start", {}))),
+            ("side", "order", "ids", *_cold_metrics(header)),
+            list(_cold_start(header, evaluation.get("cold_start", {}))),
         ),
-        "new_items": Table(("new items", "value", "interval"), list(_new_items(evaluation.get("new_items", {})))),
+        "new_items": Table(("new items", "value"), list(_new_items(evaluation.get("new_items", {})))),
     }
 
 
-def breakdown(evaluation: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """Return the winner's figures by group of users or items, each with its interval, or nothing without groups."""
+def breakdown(header: Header) -> dict[str, dict[str, str]]:
+    """Return the winner's figures by group of users or items, each with its interval, or nothing without groups.
+
+    The score of the search has one interval on the page, which is corrected for the choice of the winner.
+    """
     groups: dict[str, dict[str, str]] = {}
-    for row in evaluation.get("breakdown", ()):
-        ends = "" if row["low"] is None else f" ({span((row['low'], row['high']))})"
-        groups.setdefault(_PARTS[row["group"], row["part"]], {})[row["metric"]] = f"{row['value']:.4f}{ends}"
+    for row in header["evaluation"].get("breakdown", ()):
+        groups.setdefault(_PARTS[row["group"], row["part"]], {})[row["metric"]] = row_figure(row)
+    if "everybody" in groups:
+        groups["everybody"][header["metric"]] = _score(header, header["evaluation"][header["metric"]])
     return groups
+
+
+def _score(header: Header, score: float) -> str:
+    return with_interval(score, interval_of(header, score))
+
+
+def _by_cutoff(header: Header, earlier: Header | None) -> Iterator[tuple[str, Mapping[str, object]]]:
+    """Yield the winner's figures over all users at each measured cutoff, with those of the earlier run behind them."""
+    runs = [(_at_cutoffs(header), ""), ({} if earlier is None else _at_cutoffs(earlier), ", earlier run")]
+    for cutoff in sorted(runs[0][0]):
+        for figures, when in runs:
+            if cutoff in figures:
+                yield f"everybody, {cutoff} items{when}", figures[cutoff]
+
+
+def _at_cutoffs(header: Header) -> dict[int, Mapping[str, object]]:
+    figures = {int(cutoff): at for cutoff, at in header["evaluation"].get("cutoffs", {}).items()}
+    if everybody := breakdown(header).get("everybody"):
+        figures[header["cutoff"]] = everybody
+    return figures
 
 
 def parameters(params: Mapping[str, Any]) -> str:
@@ -137,6 +184,11 @@ def parameters(params: Mapping[str, Any]) -> str:
         f"{name} = {value:.6g}" if isinstance(value, float) else f"{name} = {value}" for name, value in params.items()
     )
     return ", ".join(shown) or "nothing to tune"
+
+
+def moment(iso: str) -> str:
+    """Return a time of the header in words that no line break divides."""
+    return iso.replace("+00:00", "Z").replace("Z", " UTC").replace("T", " ", 1).replace(" ", NO_BREAK)
 
 
 def figure(value: float) -> str:
@@ -149,32 +201,17 @@ def figure(value: float) -> str:
     return f"{int(value):,}"
 
 
-def _of_each(figures: Mapping[str, Any]) -> list[object]:
-    return [figures.get(name, "") for name in PER_USER]
-
-
-def _cutoffs(evaluation: Mapping[str, Any], earlier: Mapping[str, Any]) -> Table:
-    """Return the winner's metrics at several cutoffs (`CUTOFFS` in curves.py).
-
-    If the header of the earlier run has such metrics, they stand beside them.
-    """
-    before = earlier.get("cutoffs", {})
-    columns = ["cutoff", *PER_USER, *(f"{name}, earlier" for name in PER_USER if before)]
-    rows = [
-        [cutoff, *_of_each(at), *(_of_each(before.get(cutoff, {})) if before else ())]
-        for cutoff, at in evaluation.get("cutoffs", {}).items()
-    ]
-    return Table(columns, rows)
-
-
 def _runs(header: Header, earlier: Header) -> list[Sequence[object]]:
     """Return rows that compare this run with an earlier one of the same recipe."""
+    metric = header["metric"]
     lines: list[tuple[str, Callable[[Header], object]]] = [
-        ("trained", lambda head: head["trained_at"]),
+        ("trained", lambda head: moment(head["trained_at"])),
         ("winner", lambda head: short_name(head["best_class"])),
-        (f"{header['metric']} at its cutoff", lambda head: head["evaluation"].get(header["metric"], "")),
+        (
+            f"{metric} at its cutoff",
+            lambda head: _score(head, head["evaluation"][metric]) if metric in head["evaluation"] else "",
+        ),
         ("cutoff", lambda head: head["cutoff"]),
-        ("interval", lambda head: span(head["evaluation"].get("interval", ()))),
         ("rows", lambda head: head["data_stats"]["n_rows"]),
         ("users", lambda head: head["data_stats"]["n_users"]),
         ("items", lambda head: head["data_stats"]["n_items"]),
@@ -188,46 +225,52 @@ def _data(stats: Mapping[str, Any]) -> list[Sequence[object]]:
     return [*counts, ("density", f"{stats['density']:.4%}")]
 
 
-def _cold_start(sides: Mapping[str, Mapping[str, Any]]) -> Iterable[Sequence[object]]:
+def _cold_metrics(header: Header) -> list[str]:
+    return list(dict.fromkeys(("recall", "ndcg", header["metric"])))
+
+
+def _cold_start(header: Header, sides: Mapping[str, Mapping[str, Any]]) -> Iterable[Sequence[object]]:
+    names = _cold_metrics(header)
     for side, measured in sides.items():
         if "model" not in measured:
-            yield side, "not measured", measured["skipped"], "", "", ""
+            yield side, f"not measured: {measured['skipped']}", "", *("" for _ in names)
             continue
-        intervals, held = measured.get("intervals", {}), f"{measured['n_held']:,}"
         for order in ("model", "popularity", "random"):
-            scores = measured[order]
-            yield side, order, held, scores["recall"], scores["ndcg"], span(intervals.get(order, ()))
+            scores, interval = dict(measured[order]), measured.get("intervals", {}).get(order, ())
+            if header["metric"] in scores:
+                scores[header["metric"]] = with_interval(scores[header["metric"]], interval)
+            yield side, order, f"{measured['n_held']:,}", *(scores.get(name, "") for name in names)
 
 
 def _new_items(measured: Mapping[str, Any]) -> Iterable[Sequence[object]]:
     if "skipped" in measured:
-        yield "not measured", measured["skipped"], ""
+        yield "not measured", measured["skipped"]
         return
     intervals = measured.get("intervals", {})
     for name, label in _NEW_ITEMS.items():
         if name in measured:
-            yield label, measured[name], span(intervals.get(name, ()))
+            yield label, with_interval(measured[name], intervals.get(name, ()))
 
 
 def recency_rows(header: Mapping[str, Any]) -> Iterator[Sequence[str]]:
-    """Yield recency, score and interval of each of `tried_values`, with a mark at the chosen one.
+    """Yield recency and score of each of `tried_values`, with a mark at the chosen one.
 
     There are no rows for a training without a report.
     """
     for row in tried_values(header):
         mark = " (taken)" if row["recency"] == header.get("recency", 0.0) else ""
-        yield f"{row['recency']:g}{mark}", f"{row['score']:.4f}", span(row["interval"])
+        yield f"{row['recency']:g}{mark}", with_interval(row["score"], row["interval"])
 
 
 def comparison_rows(header: Mapping[str, Any]) -> Iterable[Sequence[object]]:
-    """Yield a row for each comparison: opponent, both scores, change, interval, users, how the opponent was scored."""
+    """Yield a row for each comparison: opponent, both scores, change, users, how the opponent was scored."""
     for comparison in header["promotion"]["against"]:
+        low, high = map(percent, comparison["interval"])
         yield (
             _OPPONENTS.get(comparison["name"], comparison["name"]),
-            comparison["candidate"],
+            _score(header, comparison["candidate"]),
             comparison["other"],
-            percent(comparison["change"]),
-            f"{percent(comparison['interval'][0])} to {percent(comparison['interval'][1])}",
+            f"{percent(comparison['change'])} ({NO_BREAK.join((low, 'to', high))})",
             comparison["n_users"],
             _SCORED.get(comparison["scored"], comparison["scored"]),
         )

@@ -100,7 +100,8 @@ def points(axes: Axes) -> dict[str, list[list[float]]]:
 
 
 def words(axes: Axes) -> list[str]:
-    return [text.get_text() for text in (axes.get_legend().get_texts() if axes.get_legend() else axes.texts)]
+    legends = axes.figure.legends
+    return [text.get_text() for text in (legends[0].get_texts() if legends else axes.texts)]
 
 
 def bars(axes: Axes) -> dict[str, float]:

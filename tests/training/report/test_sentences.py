@@ -8,6 +8,7 @@ import pytest
 
 from svc.training.judging.metrics import METRICS
 from svc.training.report.sentences import (
+    NO_BREAK,
     decision_sentences,
     definitions,
     doubts,
@@ -19,6 +20,7 @@ from svc.training.report.sentences import (
     popularity_sentences,
     ranker_groups,
     ranker_sentences,
+    span,
     verdict,
     warnings,
 )
@@ -75,11 +77,11 @@ def scored(**more: Any) -> dict[str, Any]:
 
 def test_the_headline_is_the_score_on_test_users_if_there_are_any() -> None:
     """The validation score follows below the headline."""
-    assert headline(scored()).score == 0.2
-    score, lines = headline(scored(test=TEST))
-    assert score == 0.19
+    assert headline(scored())[:2] == (0.2, span([0.1, 0.3]))
+    score, interval, lines = headline(scored(test=TEST))
+    assert (score, interval) == (0.19, span([0.15, 0.25]))
     assert "120 test users that no trial has seen" in lines[0]
-    assert lines[2].startswith("0.2000 on the validation users")
+    assert lines[1].startswith(f"0.2000 {span([0.1, 0.3])} on the validation users")
 
 
 @pytest.mark.parametrize(("among", "words"), [((40, 0), "among 40 trials"), ((38, 2), "among 40 trials"), ((1, 0), "")])
@@ -88,16 +90,16 @@ def test_an_interval_names_its_correction(among: tuple[int, int], words: str) ->
 
     A single trial needs no correction.
     """
-    interval = headline(scored(chosen_among=dict(zip(("trials", "unknown"), among, strict=True)))).lines[0]
-    assert words in interval
-    assert ("but not for the fact" in interval) == bool(words)
+    line = headline(scored(chosen_among=dict(zip(("trials", "unknown"), among, strict=True)))).lines[0]
+    assert words in line
+    assert ("but not for the fact" in line) == ("(set split.test to avoid this)" in line) == bool(words)
 
 
 def test_headers_of_earlier_versions_lack_corrections() -> None:
     """In such headers, intervals have no correction, and leads have no number of users."""
     assert "corrected" not in " ".join(headline(scored()).lines)
     old = {name: value for name, value in LEAD.items() if name != "users"}
-    assert "(interval -0.0200 to 0.0400): no more than chance" in lead_sentences(scored(lead=old), "ndcg@20")[0]
+    assert f"{span([-0.02, 0.04])}: no more than chance" in lead_sentences(scored(lead=old), "ndcg@20")[0]
 
 
 def test_a_lead_names_the_users_it_was_measured_on() -> None:
@@ -187,7 +189,8 @@ TRIED = {
 
 
 def ordered(recipe: dict[str, Any], evaluation: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
-    return {"recipe": recipe, "best_class": "TopPopRecommender", "evaluation": evaluation or {}, **more}
+    head = {"metric": "ndcg", "recipe": recipe, "best_class": "TopPopRecommender", "tuning": {"best_per_algorithm": {}}}
+    return {**head, "evaluation": evaluation or {}, **more}
 
 
 @pytest.mark.parametrize(
@@ -229,7 +232,7 @@ def test_the_gain_of_a_ranker_has_its_interval_and_a_verdict() -> None:
     text = ranker_sentences(SHIPS, "ndcg@20")
     assert "are put in a learned order" in text
     assert "On 3,152 validation users" in text
-    assert "ndcg@20 by +0.0123 (95% interval +0.0011 to +0.0200)" in text
+    assert "ndcg@20 by +0.0123 (+0.0011 to +0.0200)" in text.replace(NO_BREAK, " ")
     stays = {"ranker": {"ships": False, "gain": {**GAIN, "low": -0.001}, "n_users": 300}}
     assert "not better than the winner's by more than chance" in ranker_sentences(stays, "ndcg@20")
     assert (ranker_sentences({}, "ndcg@20"), ranker_groups(stays)) == ("", {})

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from svc.training.fitting.trial import TrialRecord
+from svc.training.report.sentences import NO_BREAK
 from svc.training.report.tables import figure, parameters, tables
 
 AT = {"ndcg": 0.1, "recall": 0.2, "hit": 0.3, "map": 0.4, "precision": 0.5}
@@ -52,7 +53,7 @@ MEASURED: dict[str, Any] = {
         "density": 0.123456,
         "future_times": 6,
     },
-    "tuning": {"best_per_algorithm": {"IALSRecommender": {"interval": [0.1, 0.3]}, "TopPopRecommender": {}}},
+    "tuning": {"best_per_algorithm": {"IALSRecommender": {"score": 0.2, "interval": [0.1, 0.3]}}},
     "parts": [{"answers": "everything", "class": "IALSRecommender", "score": 0.2, "bytes": 99, "params": {"reg": 0.5}}],
     "ranker": {
         "features": [
@@ -105,14 +106,14 @@ MEASURED: dict[str, Any] = {
     },
 }
 EXPECTED: dict[str, list[list[object]]] = {
-    "winner": [["ndcg", 0.1], ["inequality among items (Gini)", 0.5]],
+    "winner": [["ndcg", "0.1000 (0.0500 to 0.1500)"], ["inequality among items (Gini)", 0.5]],
     "comparisons": [
         [
-            "the live model", 0.3, 0.2, "+50.0%", "+25.0% to +75.0%", 9,
+            "the live model", "0.3000", 0.2, "+50.0% (+25.0% to +75.0%)", 9,
             "as it is served: it was trained before all that is held out",
         ],
         [
-            "popularity", 0.3, 0.2, "more than a thousandfold", "+25.0% to +75.0%", 9,
+            "popularity", "0.3000", 0.2, "more than a thousandfold (+25.0% to +75.0%)", 9,
             "its class and parameters, trained on the same data as the new model",
         ],
     ],
@@ -120,29 +121,29 @@ EXPECTED: dict[str, list[list[object]]] = {
         ["catalog_coverage", 0.3, 0.2, "+50.0%", "at least -10.0%", "passes"],
         ["rank_ms", 0.3, 0.2, "+100.0%", "at most +50.0%", "refuses the model"],
     ],
-    "parts": [["everything", "IALS", 0.2, 99, "reg = 0.5"]],
-    "cutoffs": [["5", 0.1, 0.25, 0.2, 0.3, 0.1, 0.4, 0.2, 0.3]],
+    "parts": [["everything", "IALS", "0.2000 (0.1000 to 0.3000)", 99, "reg = 0.5"]],
     "runs": [
-        ["trained", "2027-01-01T00:00:00Z", "2027-01-01T00:00:00Z"],
+        ["trained", "2027-01-01 00:00:00 UTC", "2027-01-01 00:00:00 UTC"],
         ["winner", "IALS", "TopPop"],
-        ["ndcg at its cutoff", 0.1, 0.1],
+        ["ndcg at its cutoff", "0.1000 (0.0500 to 0.1500)", "0.1000"],
         ["cutoff", 20, 10],
-        ["interval", "0.0500 to 0.1500", ""],
         ["rows", 9, 19],
         ["users", 3, 13],
         ["items", 2, 12],
         ["recipe", "abc", "old"],
     ],
     "breakdown": [
-        ["everybody", "0.1000 (0.0500 to 0.1500)", "", "", "0.5000"],
+        ["everybody, 5 items", 0.1, 0.25, 0.2, 0.3],
+        ["everybody, 5 items, earlier run", 0.1, 0.4, 0.2, 0.3],
+        ["everybody, 20 items", "0.1000 (0.0500 to 0.1500)", "", "", "0.5000"],
         ["users with the shortest third of the histories", "", "", "0.2000 (0.1000 to 0.3000)", ""],
     ],
-    "diversity": [["0", 0.1, "0.0500 to 0.1500", "", 0.5], ["0.3", 0.2, "0.1000 to 0.3000", 0.25, 0.75]],
-    "recency": [["0", "0.1000", "0.0500 to 0.1500"], ["0.5 (taken)", "0.2000", "0.1000 to 0.3000"]],
+    "diversity": [["0", "0.1000 (0.0500 to 0.1500)", "", 0.5], ["0.3", "0.2000 (0.1000 to 0.3000)", 0.25, 0.75]],
+    "recency": [["0", "0.1000 (0.0500 to 0.1500)"], ["0.5 (taken)", "0.2000 (0.1000 to 0.3000)"]],
     "weights": [["large", "labels", "-1.500"], ["small", "scores", "+0.250"]],
     "best": [
-        ["IALS", 0.2, "0.1000 to 0.3000", 0.3, 1.5, "reg = 0.5"],
-        ["TopPop", 0.0, "", "", 0.5, "nothing to tune"],
+        ["IALS", "0.2000 (0.1000 to 0.3000)", 0.3, "1.5", "reg = 0.5"],
+        ["TopPop", "0.0000", "", "0.5", "nothing to tune"],
     ],
     "data": [
         ["rows", 9],
@@ -156,20 +157,25 @@ EXPECTED: dict[str, list[list[object]]] = {
         ["density", "12.3456%"],
     ],
     "cold_start": [
-        ["item", "model", "1,234", 0.2, 0.1, "0.1000 to 0.2000"],
-        ["item", "popularity", "1,234", 0.5, 0.4, ""],
-        ["item", "random", "1,234", 0.0, 0.0, ""],
-        ["user", "model", "1,234", 0.2, 0.1, "0.1000 to 0.2000"],
-        ["user", "popularity", "1,234", 0.5, 0.4, ""],
-        ["user", "random", "1,234", 0.0, 0.0, ""],
+        ["item", "model", "1,234", 0.2, "0.1000 (0.1000 to 0.2000)"],
+        ["item", "popularity", "1,234", 0.5, "0.4000"],
+        ["item", "random", "1,234", 0.0, "0.0000"],
+        ["user", "model", "1,234", 0.2, "0.1000 (0.1000 to 0.2000)"],
+        ["user", "popularity", "1,234", 0.5, "0.4000"],
+        ["user", "random", "1,234", 0.0, "0.0000"],
     ],
     "new_items": [
-        ["of a user's new items, found on the page", 0.3, "0.2000 to 0.4000"],
-        ["the same, new items by popularity of their features", 0.1, ""],
-        ["change of ndcg of known items", -0.01, ""],
-        ["of a page, new items", 0.2, ""],
+        ["of a user's new items, found on the page", "0.3000 (0.2000 to 0.4000)"],
+        ["the same, new items by popularity of their features", "0.1000"],
+        ["change of ndcg of known items", "-0.0100"],
+        ["of a page, new items", "0.2000"],
     ],
 }  # fmt: skip
+
+
+def plain(cell: object) -> object:
+    """Return a cell with ordinary spaces."""
+    return cell.replace(NO_BREAK, " ") if isinstance(cell, str) else cell
 
 
 @pytest.mark.parametrize(
@@ -205,20 +211,30 @@ def test_a_table_without_rows_is_left_out() -> None:
         "guardrails",
         "parts",
         "runs",
-        "breakdown",
         "diversity",
         "recency",
         "new_items",
     } <= empty
-    assert {"winner", "cutoffs", "data", "cold_start"}.isdisjoint(empty)
+    assert {"winner", "breakdown", "data", "cold_start"}.isdisjoint(empty)
 
 
-def test_an_earlier_run_adds_its_columns() -> None:
-    """A row has the cutoffs of both runs. A cell is empty if the earlier run lacks the figure."""
-    table = tables(HEADER, "ndcg@20", [], {**HEADER, "evaluation": {"cutoffs": {"10": AT}}})["cutoffs"]
-    assert len(table.columns) == len(table.rows[0])
-    assert list(table.columns)[-1].endswith(", earlier")
-    assert table.rows[0][-1] == ""
+def test_an_earlier_run_without_a_cutoff_adds_no_row() -> None:
+    earlier = {**HEADER, "evaluation": {"cutoffs": {"10": AT}}}
+    rows = tables(HEADER, "ndcg@20", [], earlier)["breakdown"].rows
+    assert [row[0] for row in rows] == ["everybody, 5 items"]
+
+
+def test_a_score_has_one_interval_on_the_page() -> None:
+    """It is the corrected one of the search, also for a sample of all users and for the figures by group."""
+    evaluation = {
+        **MEASURED["evaluation"],
+        "interval": [0.02, 0.18],
+        "recency": {"values": [{"recency": 0.5, "score": 0.1, "interval": [0.05, 0.15]}]},
+    }
+    found = tables({**MEASURED, "evaluation": evaluation}, "ndcg@20", [], None)
+    text = str([table.rows for table in found.values()]).replace("\\xa0", " ")
+    assert text.count("0.1000 (0.0200 to 0.1800)") == 4
+    assert "0.0500 to 0.1500" not in text
 
 
 def test_a_measurement_that_was_skipped_has_the_reason() -> None:
@@ -226,8 +242,8 @@ def test_a_measurement_that_was_skipped_has_the_reason() -> None:
     evaluation = {"new_items": skipped, "cold_start": {"item": skipped, "user": COLD}}
     found = tables({**HEADER, "evaluation": evaluation}, "ndcg@20", [], None)
     assert found["new_items"].rows[0][:2] == ("not measured", "too much work")
-    assert [row[:2] for row in found["cold_start"].rows[:2]] == [("item", "not measured"), ("user", "model")]
-    assert found["cold_start"].rows[0][2] == "too much work"
+    skipped_side, measured_side = (row[:2] for row in found["cold_start"].rows[:2])
+    assert (skipped_side, measured_side) == (("item", "not measured: too much work"), ("user", "model"))
 
 
 def test_every_table_has_the_figures_of_the_header() -> None:
@@ -239,7 +255,7 @@ def test_every_table_has_the_figures_of_the_header() -> None:
     stats = {"n_rows": 19, "n_users": 13, "n_items": 12}
     changes = {"recipe_hash": "old", "cutoff": 10, "best_class": "TopPopRecommender", "data_stats": stats}
     found = tables(MEASURED, "ndcg@20", best, {**HEADER, **changes})
-    assert {name: [list(row) for row in table.rows] for name, table in found.items()} == EXPECTED
+    assert {name: [[plain(cell) for cell in row] for row in table.rows] for name, table in found.items()} == EXPECTED
     for name, table in found.items():
         assert {len(row) for row in table.rows} == {len(table.columns)}, name
 
