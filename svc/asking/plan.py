@@ -121,20 +121,10 @@ def _recommend(request: RecommendRequest, offer: Offer) -> Prepared:
     rules, not_shown = rotated(request, names, rules)
     described = {} if user >= 0 or len(chosen.columns) else names.describe([item.item_id for item in history])
     unknown = (*(item for item in chosen.unknown if item not in described), *against.unknown, *not_shown)
-    query, ignored = _draft(
-        offer,
-        limit=request.limit,
-        offset=request.offset,
-        explain=request.explain or 0,
-        exclude_items=exclude_items,
-        include_items=request.include_items,
-        allowed=allowed,
-        rules=rules,
-        profile=profile_of(chosen, model.history),
-        unknown=unknown,
-        include_seen=include_seen,
+    query, ignored = _draft(request, offer, allowed, rules, exclude_items, unknown=unknown)
+    query = query.of_profile(profile_of(chosen, model.history))._replace(
+        reordered=model.ranker is not None, seed_features=tuple(described.values()), include_seen=include_seen
     )
-    query = query._replace(reordered=model.ranker is not None, seed_features=tuple(described.values()))
     if new is not None:
         left_out = () if include_seen else seen
         query = _with_candidates(query, offer, allowed, request.include_items, [*exclude_items, *left_out, *hidden_new])
@@ -254,17 +244,7 @@ def _related(request: RelatedRequest, offer: Offer) -> Prepared:
         unused |= dict.fromkeys(others)
     if not len(seeds) and not unseen:
         raise UnknownSeedItems() if model.encoder("item") else UnknownSeedItems(UnknownSeedItems.without_features)
-    query, ignored = _draft(
-        offer,
-        limit=request.limit,
-        offset=request.offset,
-        explain=request.explain or 0,
-        exclude_items=request.exclude_items,
-        include_items=request.include_items,
-        allowed=allowed,
-        rules=rules,
-        with_new=False,
-    )
+    query, ignored = _draft(request, offer, allowed, rules, request.exclude_items, with_new=False)
     query = query._replace(seeds=seeds, seed_features=tuple(unseen), user_features=prior)
     return _finish(query, offer, ignored, pins, unused=tuple(unused), with_new=False)
 
@@ -273,8 +253,9 @@ def _popular(request: PopularQuery, offer: Offer) -> Prepared:
     """Return the query for the most chosen items of the training data. It has no rules and no new items."""
     _require_near(request.offset + request.limit, "query")
     allowed = offer.allowed_items(_filtered(request.filter, offer, "query"))
-    query, _ = _draft(offer, limit=request.limit, offset=request.offset, allowed=allowed)
-    return Prepared(query._replace(popular=True), (), (), None, request.offset)
+    limit, offset = request.limit + request.offset, request.offset
+    query = Query(limit, allowed=_of_model(allowed, offer.model), popular=True, offset=offset)
+    return Prepared(query, (), (), None, offset)
 
 
 def _users(request: UsersRequest, offer: Offer) -> Prepared:
@@ -339,42 +320,31 @@ def _restrictions(request: ItemsRequest, offer: Offer) -> tuple[ItemSet | None, 
 
 
 def _draft(
+    request: ItemsRequest,
     offer: Offer,
+    allowed: ItemSet | None,
+    rules: Rules | None,
+    exclude_items: Sequence[str],
     *,
-    limit: int,
-    offset: int = 0,
-    explain: int = 0,
-    exclude_items: Sequence[str] = (),
-    include_items: Sequence[str] | None = None,
-    allowed: ItemSet | None = None,
-    rules: Rules | None = None,
-    profile: Seeds = NO_PROFILE,
     unknown: Sequence[str] = (),
-    include_seen: bool = False,
     with_new: bool = True,
 ) -> tuple[Query, dict[str, None]]:
     """Return a query without its user, and the ids to report: `unknown`, and then unknown ids of `include_items`."""
     names, n_items = offer.names, offer.model.n_items
     ignored = dict.fromkeys(unknown)
-    allowed = _of_model(allowed, offer.model)
+    allowed, include_items = _of_model(allowed, offer.model), request.include_items
     if include_items is not None:
         columns = names.columns(include_items, with_new=with_new)
         ignored |= dict.fromkeys(map(include_items.__getitem__, np.flatnonzero(columns < 0).tolist()))
         of_model = columns[(columns >= 0) & (columns < n_items)]
         allowed = intersect(allowed, ItemSet.of_columns(of_model, n_items))
     query = Query(
-        limit=limit + offset,
-        seeds=profile.columns,
-        seed_weights=profile.weights,
-        seed_values=profile.values,
+        limit=request.limit + request.offset,
         exclude=names.of_model(exclude_items),
-        include_seen=include_seen,
         allowed=allowed,
         rules=rules,
-        explain=explain,
-        offset=offset,
-        seeds_beside=profile.beside,
-        other_weights=profile.others,
+        explain=request.explain or 0,
+        offset=request.offset,
     )
     return query, ignored
 
