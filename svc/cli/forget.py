@@ -168,6 +168,7 @@ def _add_to_list(loaded: LoadedRecipe, ids: Sequence[str]) -> Path | None:
     """Add the ids to the recipe's list of forgotten users if it is a local csv file. Return its path."""
     from svc.artifact.store import local_path, scheme_of
     from svc.atomic_write import replace_file
+    from svc.export.formats import csv_cell
 
     declared = loaded.recipe.cleansing.forget
     if declared is None or declared.source.type != "csv":
@@ -180,13 +181,9 @@ def _add_to_list(loaded: LoadedRecipe, ids: Sequence[str]) -> Path | None:
     header, *lines = text.splitlines()
     if header != declared.id_column:
         return None  # a table with other columns is its owner's to change
-    new = [cell for cell in map(_cell, ids) if cell not in lines]
+    new = [cell for cell in map(csv_cell, ids) if cell not in lines]
     replace_file(path, ("\n".join([header, *lines, *new]) + "\n").encode())
     return path
-
-
-def _cell(text: str) -> str:
-    return '"' + text.replace('"', '""') + '"' if any(sign in text for sign in ',"\n\r') else text
 
 
 def _say(

@@ -108,47 +108,49 @@ class ParquetWriter:
         self._writer.close()
 
 
-class CsvWriter:
-    """A writer of csv files by RFC 4180, with a header line and `\\n` line ends.
+class TextWriter:
+    """A writer of lines, one for each ranked item.
 
-    An id is quoted only if it needs quotes.
+    A line has `begin(row)` for its leader in this row, its rank, its item's part of `items`, its score, and `end`.
     """
 
-    def __init__(self, out: HashingFile, leader: str, leaders: IdTable, items: IdTable) -> None:
+    def __init__(self, out: HashingFile, items: Sequence[bytes], begin: Callable[[int], bytes], end: bytes) -> None:
         self._out = out
-        self._leaders = leaders
-        self._items = [b",%b," % _csv(text) for text in items.all()]
-        out.write(f"{leader},rank,{ranked_by(leader)},score\n".encode())
+        self._items = items
+        self._begin = begin
+        self._end = end
 
     def add(self, scored: Scored) -> None:
-        self._out.write(_lines(scored, self._items, lambda row: _csv(self._leaders.at(row)) + b",", end=b"\n"))
+        items, end = self._items, self._end
+        scores = to_json(scored.scores.tolist())[1:-1].split(b",")
+        leaders = zip(scored.rows.tolist(), scored.counts.tolist(), strict=True)
+        begins = (part for row, count in leaders for part in repeat(self._begin(row), count))
+        lines = zip(begins, scored.ranks().tolist(), scored.items.tolist(), scores, strict=False)
+        self._out.write(
+            b"".join(b"%b%d%b%b%b" % (first, rank, items[item], score, end) for first, rank, item, score in lines)
+        )
 
     def close(self) -> None: ...
 
 
-class JsonLinesWriter:
-    """A writer of JSON lines, one object per line. Ids and scores are written exactly as in the API's answers."""
+def csv_writer(out: HashingFile, leader: str, leaders: IdTable, items: IdTable) -> Writer:
+    """Return a writer of csv files by RFC 4180, with a header line and `\\n` line ends."""
+    out.write(f"{leader},rank,{ranked_by(leader)},score\n".encode())
+    middles = [f",{csv_cell(text)},".encode() for text in items.all()]
+    return TextWriter(out, middles, lambda row: f"{csv_cell(leaders.at(row))},".encode(), end=b"\n")
 
-    def __init__(self, out: HashingFile, leader: str, leaders: IdTable, items: IdTable) -> None:
-        self._out = out
-        self._leader = leader.encode()
-        self._leaders = leaders
-        name = ranked_by(leader).encode()
-        self._items = [b',"%b":%b,"score":' % (name, to_json(text)) for text in items.all()]
 
-    def add(self, scored: Scored) -> None:
-        self._out.write(_lines(scored, self._items, self._begin, end=b"}\n"))
-
-    def _begin(self, row: int) -> bytes:
-        return b'{"%b":%b,"rank":' % (self._leader, to_json(self._leaders.at(row)))
-
-    def close(self) -> None: ...
+def json_lines_writer(out: HashingFile, leader: str, leaders: IdTable, items: IdTable) -> Writer:
+    """Return a writer of JSON lines. Ids and scores are written exactly as in the API's answers."""
+    first, name = leader.encode(), ranked_by(leader).encode()
+    middles = [b',"%b":%b,"score":' % (name, to_json(text)) for text in items.all()]
+    return TextWriter(out, middles, lambda row: b'{"%b":%b,"rank":' % (first, to_json(leaders.at(row))), end=b"}\n")
 
 
 FORMATS: Final[dict[str, Callable[[HashingFile, str, IdTable, IdTable], Writer]]] = {
     "parquet": ParquetWriter,
-    "csv": CsvWriter,
-    "jsonl": JsonLinesWriter,
+    "csv": csv_writer,
+    "jsonl": json_lines_writer,
 }
 
 
@@ -160,27 +162,9 @@ def format_of(output: str) -> str:
     return extension
 
 
-def _lines(scored: Scored, items: Sequence[bytes], begin: Callable[[int], bytes], *, end: bytes) -> bytes:
-    """Return the text of all rankings: for each item `begin(row)`, its rank, its part of `items`, its score and `end`.
-
-    `begin(row)` returns the beginning of the lines of the leader in this row.
-    """
-    scores = to_json(scored.scores.tolist())[1:-1].split(b",")
-    counts = scored.counts.tolist()
-    begins = [
-        part for row, count in zip(scored.rows.tolist(), counts, strict=True) for part in repeat(begin(row), count)
-    ]
-    ranks = scored.ranks().tolist()
-    return b"".join(
-        b"%b%d%b%b%b" % (first, rank, items[item], score, end)
-        for first, rank, item, score in zip(begins, ranks, scored.items.tolist(), scores, strict=False)
-    )
-
-
-def _csv(text: str) -> bytes:
-    if any(special in text for special in ',"\r\n'):
-        return b'"%b"' % text.replace('"', '""').encode()
-    return text.encode()
+def csv_cell(text: str) -> str:
+    """Return the cell of a csv file, in quotes only if it needs them."""
+    return '"' + text.replace('"', '""') + '"' if any(special in text for special in ',"\r\n') else text
 
 
 def _as_arrow(table: IdTable) -> pa.Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -23,11 +24,10 @@ from svc.asking.rerank import RerankAnswer, RerankRequest
 from svc.cores import usable_cores
 from svc.errors import UnknownUser, UsageError, ValidationFailed
 from svc.export.request import CHUNK
-from svc.library.items import ItemTable
+from svc.library.items import NO_ITEM_TABLE, ItemTable
 from svc.library.tables import id_series, plain
 from svc.model.explain import POPULAR, Because, Disliked, PopularityReason, Reasons
 from svc.model.model import Model
-from svc.model.ranking.filter_fields import NO_FIELDS
 from svc.model.ranking.item_sets import ItemSet
 from svc.model.ranking.new_items import NewItems
 from svc.model.ranking.query import Prepared, Query, Ranking
@@ -48,14 +48,12 @@ _FILTERING = ("filter", "limits", "boosts")
 class FramedOffer(Offer):
     """An offer whose answers are DataFrames with the columns of `items`, one row for each item and new item."""
 
-    items: ItemTable | None = None
+    items: ItemTable = NO_ITEM_TABLE
 
     @classmethod
-    def of(cls, model: Model, items: ItemTable | None = None, new: NewItems | None = None) -> Self:
+    def of(cls, model: Model, items: ItemTable = NO_ITEM_TABLE, new: NewItems | None = None) -> Self:
         """Return the offer of a model without a recipe, with the caller's tables."""
-        return cls(
-            model=model, items=items, filters=NO_FIELDS if items is None else items.filters, new_items=new or None
-        )
+        return cls(model=model, items=items, filters=items.filters, new_items=new or None)
 
 
 def question(schema: type[AnyQuestion], offer: FramedOffer, controls: Mapping[str, Any]) -> AnyQuestion:
@@ -68,10 +66,8 @@ def question(schema: type[AnyQuestion], offer: FramedOffer, controls: Mapping[st
     asked = next((name for name in _FILTERING if given.get(name)), None)
     if asked is not None and not offer.filters.fields:
         raise UsageError(f"{asked}: needs a table of the items: give svc.load or svc.train a DataFrame as items=")
-    try:
+    with in_python():
         return parse(schema, given)
-    except ValidationFailed as error:
-        raise in_python(error) from None
 
 
 def planned(request: AnyRequest | UsersRequest | PopularQuery, offer: FramedOffer) -> Prepared:
@@ -79,23 +75,20 @@ def planned(request: AnyRequest | UsersRequest | PopularQuery, offer: FramedOffe
 
     Raises UsageError if the request does not fit the model or its recipe, and the other errors of `plan`.
     """
-    try:
+    with in_python():
         return plan(request, offer)
-    except ValidationFailed as error:
-        raise in_python(error) from None
 
 
 def answered(steps: Generator[Prepared, Ranking, Answer], model: Model) -> Answer:
     """Rank each query of the steps, and return their result. Raises UsageError for an invalid request."""
-    try:
-        prepared = next(steps)
-        while True:
-            prepared = steps.send(model.rank([prepared.query])[0])
-    except StopIteration as end:
-        result: Answer = end.value
-        return result
-    except ValidationFailed as error:
-        raise in_python(error) from None
+    with in_python():
+        try:
+            prepared = next(steps)
+            while True:
+                prepared = steps.send(model.rank([prepared.query])[0])
+        except StopIteration as end:
+            result: Answer = end.value
+            return result
 
 
 def page_frame(offer: FramedOffer, page: PageAnswer) -> pd.DataFrame:
@@ -132,9 +125,13 @@ def rerank_frame(offer: FramedOffer, answer: RerankAnswer) -> pd.DataFrame:
     return frame
 
 
-def in_python(error: ValidationFailed) -> UsageError:
-    """Return the error of a request as an error of a Python call, without "request body: " or "query: "."""
-    return UsageError(error.message.removeprefix("request body: ").removeprefix("query: "))
+@contextmanager
+def in_python() -> Iterator[None]:
+    """Raise the error of an invalid request as one of a Python call, without "request body: " or "query: "."""
+    try:
+        yield
+    except ValidationFailed as error:
+        raise UsageError(error.message.removeprefix("request body: ").removeprefix("query: ")) from None
 
 
 def checked_id(name: str, value: object) -> str:
@@ -262,7 +259,8 @@ def score_frame(model: Model, users: Sequence[str], items: Sequence[str]) -> pd.
     starts = np.flatnonzero(np.diff(rows[order], prepend=-1))
     groups = np.split(order, starts[1:]) if len(order) else []
     queries = [_query(model, int(rows[places[0]]), columns[places]) for places in groups]
-    for places, ranking in zip(groups, _rankings(model, queries), strict=True):
+    rankings = (model.rank(queries[start : start + CHUNK]) for start in range(0, len(queries), CHUNK))
+    for places, ranking in zip(groups, chain.from_iterable(rankings), strict=True):
         score_of = dict(zip(ranking.items.tolist(), ranking.scores.tolist(), strict=True))
         scores[places] = [score_of.get(column, math.nan) for column in columns[places].tolist()]
     return pd.DataFrame({"user_id": id_series(users), "item_id": id_series(items), "score": scores})
@@ -271,11 +269,6 @@ def score_frame(model: Model, users: Sequence[str], items: Sequence[str]) -> pd.
 def _query(model: Model, row: int, columns: NDArray[np.int32]) -> Query:
     """Return the query that ranks all items in `columns` for one user."""
     return Query(limit=len(columns), user=row, include_seen=True, allowed=ItemSet.of_columns(columns, model.n_items))
-
-
-def _rankings(model: Model, queries: Sequence[Query]) -> Iterator[Ranking]:
-    for start in range(0, len(queries), CHUNK):
-        yield from model.rank(queries[start : start + CHUNK])
 
 
 def frame_of(offer: FramedOffer, pages: Sequence[Ranking]) -> pd.DataFrame:
@@ -305,7 +298,7 @@ def frame_of(offer: FramedOffer, pages: Sequence[Ranking]) -> pd.DataFrame:
         frame["because"] = pd.Series(shown, dtype=object)
         frame["in_spite_of"] = pd.Series(against, dtype=object)
         frame["rest"] = [math.nan if reasons is None else reasons.rest for reasons in because]
-    if items is not None and len(items.frame.columns):
+    if len(items.frame.columns):
         frame = pd.concat([frame, items.of(columns)], axis=1)
     return frame
 
@@ -344,13 +337,12 @@ def _because(offer: FramedOffer, because: Because) -> list[dict[str, Any]]:
 
 
 def _reasons_of(offer: FramedOffer, reasons: Reasons) -> list[dict[str, Any]]:
-    items = offer.items
     return [
         {
             "item_id": offer.names.at(reason),
             "share": share,
             **({"disliked": True} if isinstance(reason, Disliked) else {}),
-            **({} if items is None else items.facts(reason)),
+            **offer.items.facts(reason),
         }
         if isinstance(reason, int)
         else {"reason" if isinstance(reason, PopularityReason) else "feature": str(reason), "share": share}

@@ -6,7 +6,7 @@ Filters and answers use the columns of the metadata.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -18,7 +18,7 @@ from svc.asking.item_tables import few_items, ids_and_features, load_metadata, o
 from svc.errors import DataSourceError, FeaturesNotSupported, FeatureValueUnusable, MetadataError, UsageError
 from svc.library.tables import as_arrow, as_pandas, as_table, check_id_type, column_names, plain, require
 from svc.model.ids import IdTable
-from svc.model.ranking.filter_fields import Field, FilterFields, LabelField, NumberField
+from svc.model.ranking.filter_fields import NO_FIELDS, Field, FilterFields, LabelField, NumberField
 from svc.model.ranking.new_items import NewItems
 
 if TYPE_CHECKING:
@@ -80,15 +80,14 @@ RESERVED = frozenset(
 )  # columns of answers
 
 
-class ItemTable:
+class ItemTable(NamedTuple):
     """The metadata of a model's items and new items, one row per item in the order of their columns in rankings.
 
     `frame` is shown beside recommended items. `filters` are the fields by which requests may filter, limit and boost.
     """
 
-    def __init__(self, frame: pd.DataFrame, filters: FilterFields) -> None:
-        self.frame = frame
-        self.filters = filters
+    frame: pd.DataFrame
+    filters: FilterFields
 
     def of(self, columns: NDArray[Any]) -> pd.DataFrame:
         """Return the rows of these item columns, (n,)."""
@@ -97,6 +96,9 @@ class ItemTable:
     def facts(self, column: int) -> dict[str, Any]:
         """Return the values of one item by column name. Missing values are None."""
         return {str(name): plain(values.iloc[column]) for name, values in self.frame.items()}
+
+
+NO_ITEM_TABLE = ItemTable(pd.DataFrame(), NO_FIELDS)
 
 
 def item_table(items: Any, item_ids: IdTable, id_column: str) -> ItemTable:
@@ -148,16 +150,14 @@ def require_items(items: Any, id_column: str, chosen: Collection[str]) -> None:
 
 def items_of_recipe(
     recipe: LoadedRecipe, settings: Settings, item_ids: IdTable, variables: Mapping[str, str]
-) -> ItemTable | None:
-    """Return the recipe's `item_metadata`, read as a server reads it, or None if it has none. Raises MetadataError."""
-    tables = load_metadata(recipe, settings, item_ids, variables)
-    if tables.metadata is None and not tables.filters.fields:
-        return None
-    fields = () if tables.metadata is None else tables.metadata.fields
-    rows = () if tables.metadata is None else tables.metadata.rows
-    nothing = (None,) * len(fields)
-    values = [nothing if row is None else row for row in rows] or [()] * len(item_ids)
-    return ItemTable(pd.DataFrame(values, columns=list(fields)), tables.filters)
+) -> ItemTable:
+    """Return the recipe's `item_metadata`, read as a server reads it, empty if it has none. Raises MetadataError."""
+    metadata, filters, _ = load_metadata(recipe, settings, item_ids, variables)
+    if metadata is None:
+        return ItemTable(NO_ITEM_TABLE.frame, filters)
+    nothing = (None,) * len(metadata.fields)
+    rows = [nothing if row is None else row for row in metadata.rows]
+    return ItemTable(pd.DataFrame(rows, columns=list(metadata.fields)), filters)
 
 
 def _field(name: str, column: pd.Series[Any]) -> Field:

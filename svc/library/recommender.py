@@ -14,8 +14,9 @@ import pandas as pd
 from svc import lacks, logs
 from svc.artifact.keys import SigningKeys, load_signing_keys, parse_signing_keys
 from svc.artifact.store import refuse_other_kinds, require_file
+from svc.asking.fields import MAX_REASONS
 from svc.asking.page import PageRequest, page_steps
-from svc.asking.requests import PopularQuery, RecommendRequest, RelatedRequest, UsersRequest
+from svc.asking.requests import AnyRequest, PopularQuery, RecommendRequest, RelatedRequest, UsersRequest
 from svc.asking.rerank import RerankRequest, rerank_steps
 from svc.env_file import environment, key_list, keys_hint
 from svc.errors import ConfigError, UsageError
@@ -44,10 +45,10 @@ from svc.library.controls import (
     names_arguments,
     takes,
 )
-from svc.library.items import item_table, new_items_of
+from svc.library.items import NO_ITEM_TABLE, item_table, new_items_of
 from svc.library.tables import facts_table, id_series
 from svc.model.ranking.new_items import ids_with
-from svc.model.ranking.query import Query, Ranking
+from svc.model.ranking.query import Prepared, Ranking
 from svc.names import Order
 from svc.recipe.algorithms import short_name
 from svc.recipe.serving_schema import NEW_ITEMS_SHARE
@@ -56,8 +57,6 @@ from svc.settings import Settings
 
 if TYPE_CHECKING:
     from svc.model.model import Model
-
-MAX_REASONS = 10
 
 
 class Recommender:
@@ -282,8 +281,7 @@ class Recommender:
         request = self._question(UsersRequest, locals())
         if not self.model.ranks_users:
             self.model.serve_users()
-        prepared = planned(request, self._offer)
-        page = self._rank(prepared.query).from_place(prepared.offset)
+        page, prepared = self._page(request)
         ids = [self.model.user_ids.at(row) for row in page.items.tolist()]
         frame = pd.DataFrame({"user_id": id_series(ids), "score": page.scores})
         frame.attrs.update(facts_beside(page, prepared))
@@ -346,8 +344,7 @@ class Recommender:
             svc.errors.FeatureValueUnusable: A value cannot be used.
             svc.errors.UsageError: An argument is invalid.
         """
-        controls = {name: value for name, value in locals().items() if name != "self"}
-        asked = question(RerankRequest, self._offer, controls)
+        asked = self._question(RerankRequest, locals())
         answer = answered(rerank_steps(asked, self._offer), self.model)
         frame = rerank_frame(self._offer, answer)
         frame.attrs.update({"profile": "none"} if answer.about is None else facts_beside(answer.ranking, answer.about))
@@ -369,9 +366,7 @@ class Recommender:
         Raises:
             svc.errors.UsageError: An argument is invalid.
         """
-        request = self._question(PopularQuery, locals())
-        prepared = planned(request, self._offer)
-        return frame_of(self._offer, [self._rank(prepared.query).from_place(prepared.offset)])
+        return frame_of(self._offer, [self._page(self._question(PopularQuery, locals()))[0]])
 
     @names_arguments
     def similar_items(self, item_id: str, *, limit: int = 10) -> pd.DataFrame:
@@ -436,25 +431,25 @@ class Recommender:
         if user_id is not None and seeds:
             raise UsageError("explain: give user_id or seed_items, not both")
         controls = {"user_features": user_features, "limit": limit, "explain": reasons}
-        request: RecommendRequest | RelatedRequest
+        request: AnyRequest
         if seeds:
             request = question(RelatedRequest, self._offer, {**controls, "seed_items": seeds})
         else:
             request = question(RecommendRequest, self._offer, {**controls, "user_id": user_id})
-        prepared = planned(request, self._offer)
-        return reasons_frame(self._offer, self._rank(prepared.query))
+        return reasons_frame(self._offer, self._page(request)[0])
 
-    def _rank(self, query: Query) -> Ranking:
-        return self.model.rank([query])[0]
+    def _page(self, request: AnyRequest | UsersRequest | PopularQuery) -> tuple[Ranking, Prepared]:
+        """Return the ranking of a request from its offset on, and the plan of it."""
+        prepared = planned(request, self._offer)
+        return self.model.rank([prepared.query])[0].from_place(prepared.offset), prepared
 
     def _question(self, schema: type[AnyQuestion], arguments: Mapping[str, Any]) -> AnyQuestion:
         """Build the request from the `arguments` that are named like its fields. Other arguments are left out."""
         controls = {name: value for name, value in arguments.items() if name in schema.model_fields}
         return question(schema, self._offer, controls)
 
-    def _answer(self, request: RecommendRequest | RelatedRequest) -> pd.DataFrame:
-        prepared = planned(request, self._offer)
-        page = self._rank(prepared.query).from_place(prepared.offset)
+    def _answer(self, request: AnyRequest) -> pd.DataFrame:
+        page, prepared = self._page(request)
         frame = frame_of(self._offer, [page])
         frame.attrs.update(facts_beside(page, prepared))
         return frame
@@ -546,7 +541,7 @@ def load(
     opened = open_artifact(str(artifact), signing_keys(keys, settings, str(artifact)), settings)
     new = new_items_of(new_items, opened, new_items_share, new_items_min_share)
     ids = ids_with(opened.model.item_ids, new)
-    table = None if items is None else item_table(items, ids, id_column_of(opened))
+    table = NO_ITEM_TABLE if items is None else item_table(items, ids, id_column_of(opened))
     return Recommender(opened, FramedOffer.of(opened.model, table, new))
 
 

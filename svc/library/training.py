@@ -35,7 +35,6 @@ from svc.library.tables import (
     require,
 )
 from svc.model.ids import IdTable
-from svc.model.ranking.filter_fields import NO_FIELDS
 from svc.model.ranking.new_items import ids_with
 from svc.progress import progress_here
 from svc.recipe.filter_tree import FilterProblem, either
@@ -160,12 +159,8 @@ def _recommender(
     else:
         table = item_table(items, ids, id_column_of(opened))
         _check_rules(recipe, table)
-    filters = NO_FIELDS if table is None else table.filters
-    model = opened.model
-    return Recommender(
-        opened,
-        FramedOffer.read(recipe, model, settings, variables, new_items=new, filters=filters, items=table),
-    )
+    fields: dict[str, Any] = {"new_items": new, "filters": table.filters, "items": table}
+    return Recommender(opened, FramedOffer.read(recipe, opened.model, settings, variables, **fields))
 
 
 def _check_rules(recipe: LoadedRecipe, table: ItemTable) -> None:
