@@ -98,14 +98,6 @@ class RowAsked(Question):
     label: LabelRow | None = None
     popular: PlainRow | None = None
 
-    @property
-    def kind(self) -> str:
-        """The only kind that is given. Raises ValidationFailed."""
-        kinds = [kind for kind in KINDS if getattr(self, kind) is not None]
-        if len(kinds) != 1:
-            raise lacks(*KINDS) if not kinds else invalid([kinds[1]], "a row has one kind", "one_kind")
-        return kinds[0]
-
 
 class PageRequest(UserFields):
     """Recommend several rows of items to one user, without an item twice."""
@@ -175,10 +167,10 @@ def page_steps(request: PageRequest, offer: Offer) -> Generator[Prepared, Rankin
         if name in ids[:index]:
             raise invalid(["rows", index, "id"], "two rows have the same id", "repeated_row")
     offer = _restricted(offer, request.filter, ("filter",))
-    filters = [_asked(row, index).filter for index, row in enumerate(request.rows)]
+    kinds = [_kind(row, index) for index, row in enumerate(request.rows)]
     offers = [
-        _restricted(offer, tree, ("rows", index, row.kind, "filter"))
-        for index, (row, tree) in enumerate(zip(request.rows, filters, strict=True))
+        _restricted(offer, getattr(row, kind).filter, ("rows", index, kind, "filter"))
+        for index, (row, kind) in enumerate(zip(request.rows, kinds, strict=True))
     ]
     about: Prepared | str
     try:
@@ -190,11 +182,11 @@ def page_steps(request: PageRequest, offer: Offer) -> Generator[Prepared, Rankin
             raise
         about = error.message
     page = _Page(request, offer, about)
-    for index, (row, row_offer) in enumerate(zip(request.rows, offers, strict=True)):
+    for index, (row, kind, row_offer) in enumerate(zip(request.rows, kinds, offers, strict=True)):
         try:
             yield from page.add(row, row_offer)
         except ValidationFailed as error:
-            raise _within(error, index, row.kind) from None
+            raise _within(error, index, kind) from None
     return PageAnswer(page.rows, None if isinstance(about, str) else about)
 
 
@@ -336,13 +328,13 @@ def _restricted(offer: Offer, tree: object, path: tuple[str | int, ...]) -> Offe
     return replace_available(offer, None if tree is None else items_at(offer.filters, path, tree))
 
 
-def _asked(row: RowAsked, index: int) -> PlainRow:
-    """Return the fields of the row. Raises ValidationFailed for a row without a kind, or with two."""
-    try:
-        asked: PlainRow = getattr(row, row.kind)
-    except ValidationFailed as error:
-        raise _within(error, index) from None
-    return asked
+def _kind(row: RowAsked, index: int) -> str:
+    """Return the only kind that the row gives. Raises ValidationFailed."""
+    kinds = [kind for kind in KINDS if getattr(row, kind) is not None]
+    if len(kinds) == 1:
+        return kinds[0]
+    error = invalid([kinds[1]], "a row has one kind", "one_kind") if kinds else lacks(*KINDS)
+    raise _within(error, index)
 
 
 def _controls(row: RecommendRow) -> dict[str, Any]:

@@ -116,6 +116,21 @@ def verifying_keys(settings: Settings, *, unsigned: bool, artifact: str | None =
     return keys
 
 
+def open_recipe(
+    recipe_file: Path, env_var: Sequence[str] | None, *, unsigned: bool
+) -> tuple[LoadedRecipe, SigningKeys, Settings]:
+    """Return the recipe as a server reads it, the keys of its versions, and the settings. Sets up logging.
+
+    `unsigned` tells whether --dev-allow-unsigned is given. Raises the errors of `check_unsigned`, `load` and
+    `verifying_keys`.
+    """
+    settings = Settings.from_env(environment(recipe_file.parent))
+    check_unsigned(settings, wanted=unsigned, confirmed=False, runs_payload=False)
+    logs.configure(settings)
+    loaded, _ = load(recipe_file, env_var, settings, for_serving=True)
+    return loaded, verifying_keys(settings, unsigned=unsigned), settings
+
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 

@@ -11,18 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from svc import logs
-from svc.cli.common import DevAllowUnsigned, EnvVar, RecipeFile, check_unsigned, interrupts, load, verifying_keys
-from svc.env_file import environment
+from svc.cli.common import DevAllowUnsigned, EnvVar, RecipeFile, interrupts, open_recipe
 from svc.errors import ArtifactWriteError, ConfigError, UsageError
 from svc.names import ARM_MARK
-from svc.settings import Settings
 
 if TYPE_CHECKING:
     from svc.artifact.keys import SigningKeys
     from svc.artifact.layout import Parsed
     from svc.artifact.versions import Rewritten
     from svc.recipe.load import LoadedRecipe
+    from svc.settings import Settings
 
 DIGEST_HEX = 32
 _VERSION = re.compile(r"\.([0-9a-f]{8})\.svc$")
@@ -56,12 +54,8 @@ def command(
 
     Other users' answers stay the same. What the model learned from all users together stays too.
     """
-    settings = Settings.from_env(environment(recipe_file.parent))
-    unsigned = check_unsigned(settings, wanted=dev_allow_unsigned, confirmed=False, runs_payload=False)
-    logs.configure(settings)
     ids = _ids(user or [], users)
-    loaded, _ = load(recipe_file, env_var, settings, for_serving=True)
-    keys = verifying_keys(settings, unsigned=unsigned)
+    loaded, keys, settings = open_recipe(recipe_file, env_var, unsigned=dev_allow_unsigned)
     if not dry_run and not keys.entries:
         raise ConfigError("svc forget signs the versions anew: set SVC_SIGNING_KEYS")
     from svc.artifact.lock import run_lock

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 
     from svc.artifact.keys import SigningKeys
 
-_MOST_VERSIONS = 6
-"""Number of newest files to search for the previous version. It is low because each file is read whole to verify it."""
 EPILOG = """
 [bold]Examples[/bold]
   svc report artifacts/movies.svc
@@ -85,34 +84,19 @@ def _trained_before(
 ) -> Mapping[str, Any] | None:
     """Return the header of the version that was trained last before the local version at `resolved`.
 
-    `header` is the header of that version. Only the newest _MOST_VERSIONS files of the same name in its folder are
-    read. Returns None if none of these files is verified, of the same recipe and not trained later. Returns None too if
-    `resolved` is remote or its name is not that of a version.
+    `header` is the header of that version. Returns None if no such version is verified, if the log of versions is not
+    to be trusted, and if `resolved` is remote or its name is not that of a version.
     """
-    from svc.artifact.store import local_path, read_verified, scheme_of
+    from svc.artifact.store import SHA8, read_verified, scheme_of
+    from svc.artifact.versions import Versions
     from svc.errors import SvcError
 
-    if scheme_of(resolved) not in {"", "file"}:
+    stem, _, sha8 = resolved.removesuffix(".svc").rpartition(".")
+    if scheme_of(resolved) not in {"", "file"} or len(sha8) != SHA8:
         return None
-    own = local_path(resolved)
-    stem, _, sha8 = own.stem.rpartition(".")
-    if len(sha8) != 8:
-        return None
-    try:
-        versions = own.parent.glob(f"{stem}.????????{own.suffix}")
-        newest_first = sorted(versions, key=lambda path: path.stat().st_mtime, reverse=True)
-    except OSError:  # the folder cannot be read, or a training has just removed an old version
-        return None
-    headers = []
-    for path in newest_first[:_MOST_VERSIONS]:
-        try:
-            other = read_verified(str(path), keys, settings)[1].header
-        except SvcError:
-            continue
-        if (
-            path != own
-            and other["recipe_name"] == header["recipe_name"]
-            and other["trained_at"] <= header["trained_at"]
-        ):
-            headers.append(other)
-    return max(headers, key=lambda other: str(other["trained_at"]), default=None)
+    with suppress(SvcError):
+        for version in Versions(f"{stem}.svc", keys, settings, recipe=header["recipe_name"]).history():
+            if version.sha8 != sha8 and version.trained_at is not None and version.trained_at <= header["trained_at"]:
+                with suppress(SvcError):
+                    return read_verified(f"{stem}.{version.sha8}.svc", keys, settings)[1].header
+    return None

@@ -9,13 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from svc import logs
-from svc.cli.common import DevAllowUnsigned, EnvVar, RecipeFile, check_unsigned, load, verifying_keys
-from svc.env_file import environment
+from svc.cli.common import DevAllowUnsigned, EnvVar, RecipeFile, open_recipe
 from svc.errors import ArtifactError, UsageError
 from svc.logs import printable
 from svc.recipe.algorithms import short_name
-from svc.settings import Settings
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -120,11 +117,7 @@ def _open_versions(recipe_file: Path, env_var: Sequence[str] | None, *, unsigned
     """
     from svc.artifact.versions import Versions
 
-    settings = Settings.from_env(environment(recipe_file.parent))
-    development = check_unsigned(settings, wanted=unsigned, confirmed=False, runs_payload=False)
-    logs.configure(settings)
-    loaded, _ = load(recipe_file, env_var, settings, for_serving=True)
-    keys = verifying_keys(settings, unsigned=development)
+    loaded, keys, settings = open_recipe(recipe_file, env_var, unsigned=unsigned)
     if loaded.recipe.output.versioning != "append_sha":
         raise UsageError(
             f"{recipe_file}: output.versioning is {loaded.recipe.output.versioning}, which keeps one file without a "

@@ -26,10 +26,11 @@ from svc.experiments.events import Events
 from svc.recipe.schema import Recipe
 from svc.recipe.serving_schema import Experiment
 from svc.recipe.training_schema import AGE_PATTERN, seconds
+from svc.training.judging.intervals import CONFIDENCE, normal_reach
 
 UNLIKELY_RATIO = 0.001
 """With a lower p, the arms did not get their units by their weights, and the comparison is void."""
-_Z, _POWER_Z = float(ndtri(0.975)), float(ndtri(0.8))
+_Z, _POWER_Z = normal_reach(CONFIDENCE), float(ndtri(0.8))
 _WINDOW = re.compile(AGE_PATTERN)
 _MEASURES = {"per_page": ("successes", "pages"), "per_unit": ("succeeded", "one"), "value_per_unit": ("value", "one")}
 """The counts of units whose sums make a rate: the numerator and the denominator."""
@@ -116,12 +117,8 @@ def _units(pages: pa.Table, events: Events, salt: str, window: int) -> tuple[pd.
     after = pd.merge_asof(rows, matching[["time", "key", "event"]], direction="forward", **options).dropna()
     first = after.sort_values(["page", "event", "place"]).drop_duplicates("page")
     credited = pd.merge_asof(matching, rows[["time", "key", "page"]], **options).dropna(subset="page")
-    units = (
-        pd.DataFrame({"unit": page_units, "arm": pages["arm"].to_pandas()})
-        .groupby("unit")["arm"]
-        .agg(["first", "size"])
-    )
-    units.columns = pd.Index(["arm", "pages"])
+    of_pages = pd.DataFrame({"unit": page_units, "arm": pages["arm"].to_pandas()}).groupby("unit")
+    units = of_pages.agg(arm=("arm", "first"), pages=("arm", "size"))
     of_first = page_units[first["page"]]
     units = units.assign(one=1, successes=np.bincount(of_first, minlength=len(units)))
     units = units.assign(succeeded=units["successes"].clip(upper=1), places=first.groupby(of_first)["place"].agg(list))
@@ -197,9 +194,8 @@ def _overlap(sent: pa.Table, shadow: pa.Table) -> dict[str, Any] | None:
     pairs = of_sent.merge(
         _numbered(shadow.filter(pc.equal(shadow["arm"], arm))), on=["request_id", "unit", "number", "of"]
     )
-    sizes = [max(len(ours), len(theirs)) for ours, theirs in zip(pairs["items_x"], pairs["items_y"], strict=True)]
-    common = [len({*ours} & {*theirs}) for ours, theirs in zip(pairs["items_x"], pairs["items_y"], strict=True)]
-    shares = [n / size for n, size in zip(common, sizes, strict=True) if size]
+    pages = zip(pairs["items_x"], pairs["items_y"], strict=True)
+    shares = [len({*a} & {*b}) / max(len(a), len(b)) for a, b in pages if len(a) or len(b)]
     return {"arm": arm, "pages": len(shares), "overlap": sum(shares) / len(shares) if shares else None}
 
 
