@@ -12,7 +12,7 @@ from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
 
-SHARED = {"__init__", "__main__", "common", "servers", "clients"}
+SHARED = {"__init__", "__main__", "common", "servers"}
 
 
 def names() -> list[str]:
