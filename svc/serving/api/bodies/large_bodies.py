@@ -132,7 +132,8 @@ class LargeBody:
         self._containers += bare.count(b"[") + bare.count(b"{")
         self._commas += bare.count(b",")
         if self._containers > MAX_CONTAINERS or self._containers + self._commas > MAX_VALUES:
-            raise refusal("more values than any valid request has", "too_many_values")
+            counted = f"{MAX_VALUES:,} values, or {MAX_CONTAINERS:,} lists and objects among them"
+            raise refusal(f"more than {counted}, which is the most of a request: send several", "too_many_values")
 
     def _add(self, part: Any) -> None:
         """Add a parsed piece to the lists and objects that were open before it. Raises ValidationFailed."""
