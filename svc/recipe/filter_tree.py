@@ -151,7 +151,7 @@ class _Parser:
         if not isinstance(operators, Mapping) or not operators:
             words = f"a condition is an object with operators of a {kind} field: {', '.join(OPERATORS[kind])}"
             example = _EXAMPLES[isinstance(operators, list)] if kind == NUMBER else "Drama"
-            words += f"; {condition(field, example).replace('write', 'as in', 1)}"
+            words += f"; as in {json.dumps(meant_condition(field, example)[0])}"
             raise FilterProblem(path, words, "filter_condition")
         operands = [(key, _operand(key, operators[key], kind, path)) for key in sorted(operators, key=str)]
         return ("field", field, tuple(operands))
@@ -342,27 +342,31 @@ def _compared_kind(operators: object, path: Place) -> str | None:
 
 
 def condition(column: str, value: object) -> str:
-    """Return advice on the condition that an author means by a column with a value, such as `rating: ">= 4"`.
+    """Return advice on the condition that an author means by a column with a value, such as `rating: ">= 4"`."""
+    meant, is_example = meant_condition(column, value)
+    words = "as in" if is_example else "write"
+    return f"{words} {json.dumps(meant, ensure_ascii=False, default=str)}"
 
-    Two rising numbers are bounds. For a value that means nothing, the advice is an example.
+
+def meant_condition(column: str, value: object) -> tuple[dict[str, object], bool]:
+    """Return the condition that an author means by a column with a value, and whether it is only an example.
+
+    Two rising numbers are bounds. For a value that means nothing, the condition is an example.
     """
     values: list[Any] = value if isinstance(value, list) and value else [value]
     compared = _COMPARISON.fullmatch(value.strip()) if isinstance(value, str) else None
-    meant: object = None
     if column in _OPERATORS:
-        return f"as in {json.dumps({'rating': {column: value}}, default=str)}"
+        return {"rating": {column: value}}, True
     if compared is not None:
-        meant = {OTHER_OPERATORS[compared[1]]: json.loads(compared[2])}
-    elif all(isinstance(part, str) for part in values):
-        meant = {"any": values}
-    elif all(isinstance(part, int | float) and not isinstance(part, bool) for part in values):
-        meant = {"eq": values[0]}
+        return {column: {OTHER_OPERATORS[compared[1]]: json.loads(compared[2])}}, False
+    if all(isinstance(part, str) for part in values):
+        return {column: {"any": values}}, False
+    if all(isinstance(part, int | float) and not isinstance(part, bool) for part in values):
         if len(values) == 2 and values[0] < values[1]:
-            meant = {"gte": values[0], "lte": values[1]}
-        elif len(values) > 1:
-            column, meant = "any", [{column: {"eq": number}} for number in values]
-    words = "as in" if meant is None else "write"
-    return f"{words} {json.dumps({column: meant or {'any': ['Drama']}}, ensure_ascii=False)}"
+            return {column: {"gte": values[0], "lte": values[1]}}, False
+        each: list[dict[str, object]] = [{column: {"eq": number}} for number in values]
+        return (each[0] if len(each) == 1 else {"any": each}), False
+    return {column: {"any": ["Drama"]}}, True
 
 
 def _refusal(operator: object) -> str:

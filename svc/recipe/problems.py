@@ -18,7 +18,7 @@ from pydantic_core import ErrorDetails
 
 from svc.logs import redact_text
 from svc.names import NAME_PATTERN, OTHER_NAMES, nearest
-from svc.recipe.filter_tree import condition
+from svc.recipe.filter_tree import meant_condition
 from svc.recipe.schema import TIME_FORMAT_PATTERN, InteractionSchema, Promotion, Recipe
 from svc.recipe.serving_schema import ItemMetadata, Serving, ServingBoost
 from svc.recipe.source_options import (
@@ -327,7 +327,7 @@ def _candidates(
         yield {name: inner for part in value for name, inner in part.items()}
         yield {"all": value}
     elif kind == "dict_type" and (compared := re.fullmatch(r"(\w{1,64}) ?([<>=]{1,2} ?-?[0-9.]{1,20})", text)):
-        yield json.loads(condition(compared[1], compared[2]).removeprefix("write "))
+        yield meant_condition(compared[1], compared[2])[0]
     elif kind == "string_type" and isinstance(value, int | float) and not isinstance(value, bool):
         yield from (text, f"{text}d")
     elif kind.startswith(("less_than", "greater_than", "float")) and re.fullmatch("-?[0-9.]{1,5}%?", text):
