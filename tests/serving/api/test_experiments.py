@@ -134,8 +134,9 @@ def test_each_page_has_a_line() -> None:
     assert len(lines) == 2
 
 
-async def test_shadows_wait_for_requests_and_are_dropped_under_load() -> None:
+async def test_shadows_wait_for_requests_and_are_dropped_under_load(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is counted once, and a failed one stops no other."""
+    monkeypatch.setattr(experiments, "SHADOW_PATIENCE_S", 0.1)
     metrics, logged = Metrics.create(), list[Sequence[str]]()
     shadows = Shadows(metrics)
     errors: list[Exception | None] = [None, Overloaded(), RecipeUnavailable(), None]
@@ -155,15 +156,15 @@ async def test_shadows_wait_for_requests_and_are_dropped_under_load() -> None:
         nursery.start_soon(shadows.run)
         shadows.present = 1
         put()
-        await trio.sleep(0.5)
+        await trio.sleep(0.05)
         assert order == []
         shadows.present = 0
         for _ in range(3):
             put()
-        await trio.sleep(1)
+        await trio.sleep(0.1)
         shadows.present = 1
         put()
-        await trio.sleep(2 * experiments.SHADOW_PATIENCE_S)
+        await trio.sleep(0.2)
         assert len(order) == 4
         # `run` takes one of them at once, and five are too many.
         for _ in range(experiments.SHADOWS_AT_ONCE + 6):
