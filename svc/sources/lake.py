@@ -6,9 +6,8 @@ The format's library applies the filter of `fetch_where` as far as it can. It sk
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from svc.recipe.filter_tree import RowFilter
+    from svc.sources.table import Keep
 
 BOUNDED_BATCH_ROWS = 1024
 _SAMPLE_BATCH_ROWS = 1024
@@ -62,9 +62,7 @@ class LakeSource(TableSource[Any]):
                 builder.add(batch)
             return finish(builder)
 
-    def fetch_where(
-        self, where: RowFilter, keep: Callable[[pandas.DataFrame], NDArray[np.bool_]]
-    ) -> tuple[pandas.DataFrame, NDArray[np.int64], int]:
+    def fetch_where(self, where: RowFilter, keep: Keep) -> tuple[pandas.DataFrame, NDArray[np.int64], int]:
         """Return the n rows that `keep` selects, their positions, (n,), and the number of all rows.
 
         Positions count only the rows that the format's library did not leave out, because it tells no others.
@@ -73,11 +71,7 @@ class LakeSource(TableSource[Any]):
             builder, columns = self._begin(table)
             n_read, positions = 0, [np.empty(0, np.int64)]
             for batch in table.batches(columns, self._condition(table, where), self._batch_rows):
-                frame = self._columns_of(where, table, batch)
-                frame.index += n_read
-                rows = np.flatnonzero(keep(frame))
-                builder.add(batch.take(pa.array(rows)))
-                positions.append(n_read + rows)
+                positions.append(builder.add_where(batch, where, keep, n_read))
                 n_read += batch.num_rows
             return builder.finish(), np.concatenate(positions), table.n_rows()
 
@@ -96,11 +90,6 @@ class LakeSource(TableSource[Any]):
             return [bound for bound in bounds if bound is not None]
 
         return condition(where.tree, compare)
-
-    def _columns_of(self, where: RowFilter, table: LakeTable, batch: pa.RecordBatch) -> pandas.DataFrame:
-        builder = TableBuilder(replace(self._context, columns=tuple(where.kinds), progress=None), table.where)
-        builder.add(batch.select(list(where.kinds)))
-        return builder.finish()
 
     def probe(self) -> list[str]:
         """Read the table's metadata only."""

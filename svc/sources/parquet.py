@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, BinaryIO, ClassVar
 
 import numpy as np
@@ -22,7 +21,7 @@ from svc.sources.prefilter import row_groups
 from svc.sources.table import Finish, Table, TableBuilder, TableSource, choose_columns, wanted_hive
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable, Sequence
 
     import pandas
     from numpy.typing import NDArray
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from svc.recipe.filter_tree import RowFilter
     from svc.sources.base import TableBounds
     from svc.sources.parts import Hive, Part
+    from svc.sources.table import Keep
 
 _BATCH_ROWS = 512 * 1024
 _BOUNDED_BATCH_ROWS = 64 * 1024
@@ -52,14 +52,13 @@ class ParquetSource(TableSource[ParquetOptions]):
         for part in find_parts(self._config, self._context, _EXTENSIONS):
             with part.open() as data_file, _parquet_errors(data_file.where):
                 file, columns = self._begin(part, data_file, builder)
-                for batch in self._batches(file, columns, data_file, range(file.metadata.num_row_groups)):
+                groups = [(range(file.metadata.num_row_groups), 0)]
+                for _, batch in self._batches(file, columns, data_file, groups):
                     builder.add(batch)
         with _parquet_errors(where):
             return finish(builder)
 
-    def fetch_where(
-        self, where: RowFilter, keep: Callable[[pandas.DataFrame], NDArray[np.bool_]]
-    ) -> tuple[pandas.DataFrame, NDArray[np.int64], int]:
+    def fetch_where(self, where: RowFilter, keep: Keep) -> tuple[pandas.DataFrame, NDArray[np.int64], int]:
         """Return the n rows of `fetch` that `keep` selects, their positions in the source, (n,), and the number of all.
 
         The other rows are in memory only one batch at a time.
@@ -73,27 +72,12 @@ class ParquetSource(TableSource[ParquetOptions]):
         for part in find_parts(self._config, self._context, _EXTENSIONS):
             with part.open() as data_file, _parquet_errors(data_file.where):
                 file, columns = self._begin(part, data_file, builder)
-                for number, start in row_groups(file, where, part.hive, self._context.text_columns):
-                    first = n_rows + start
-                    for batch in self._batches(file, columns, data_file, [number]):
-                        frame = self._columns_of(where, part, batch)
-                        frame.index += first
-                        rows = np.flatnonzero(keep(frame))
-                        builder.add(batch.take(pa.array(rows)))
-                        positions.append(first + rows)
-                        first += batch.num_rows
+                groups = row_groups(file, where, part.hive, self._context.text_columns)
+                for first, batch in self._batches(file, columns, data_file, groups):
+                    positions.append(builder.add_where(batch, where, keep, n_rows + first))
                 n_rows += file.metadata.num_rows
         with _parquet_errors(address):
             return builder.finish(), np.concatenate(positions), n_rows
-
-    def _columns_of(self, where: RowFilter, part: Part, batch: pa.RecordBatch) -> pandas.DataFrame:
-        """Return the columns that `where` names, as `fetch` would return them for this batch alone."""
-        named = tuple(where.kinds)
-        builder = TableBuilder(replace(self._context, columns=named, progress=None), part.where)
-        chosen = batch.select([name for name in named if name not in part.hive])
-        builder.begin(part, chosen.schema)
-        builder.add(chosen)
-        return builder.finish()
 
     def probe(self) -> list[str]:
         """Read the footer only. For a folder or a pattern, read the footer of its first file.
@@ -179,16 +163,23 @@ class ParquetSource(TableSource[ParquetOptions]):
         self._context.bounds.check(n_rows, n_bytes, data_file.where)
 
     def _batches(
-        self, file: pq.ParquetFile, columns: list[str], data_file: DataFile, groups: Iterable[int]
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of the row groups with these numbers, in bounded batches."""
+        self, file: pq.ParquetFile, columns: list[str], data_file: DataFile, groups: Iterable[tuple[Sequence[int], int]]
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield the rows in bounded batches, each with the position of its first row in the file.
+
+        `groups` has the numbers of row groups that are read one after the other, and the position of their first row.
+        """
         expanded, bounds = 0, self._context.bounds
         n_rows = _BATCH_ROWS if bounds is None else _BOUNDED_BATCH_ROWS
-        for batch in file.iter_batches(batch_size=n_rows, row_groups=list(groups), columns=columns):
-            expanded += batch.nbytes
-            if data_file.max_expanded is not None and expanded > data_file.max_expanded:
-                refuse_expansion(data_file.where, expanded, data_file.max_expanded, self._context)
-            yield batch.select(columns) if bounds is None else self._plain(batch.select(columns), bounds, data_file)
+        for numbers, position in groups:
+            first = position
+            for batch in file.iter_batches(batch_size=n_rows, row_groups=list(numbers), columns=columns):
+                expanded += batch.nbytes
+                if data_file.max_expanded is not None and expanded > data_file.max_expanded:
+                    refuse_expansion(data_file.where, expanded, data_file.max_expanded, self._context)
+                chosen = batch.select(columns)
+                yield first, chosen if bounds is None else self._plain(chosen, bounds, data_file)
+                first += batch.num_rows
 
     def _plain(self, batch: pa.RecordBatch, bounds: TableBounds, data_file: DataFile) -> pa.Table:
         """Return the batch with dictionaries decoded, except for ids.

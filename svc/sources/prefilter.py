@@ -38,8 +38,8 @@ BOUNDS: Final[Mapping[str, tuple[str, ...]]] = {
 
 def row_groups(
     file: pq.ParquetFile, where: RowFilter, hive: Hive, text_columns: frozenset[str]
-) -> Iterator[tuple[int, int]]:
-    """Yield the number and the first row of each row group that may have rows that satisfy the filter.
+) -> Iterator[tuple[list[int], int]]:
+    """Yield the number, in a list, and the first row of each row group that may have rows that satisfy the filter.
 
     Yield all groups of a file that may have values which the filter cannot compare, so that the filter reports them.
     """
@@ -59,7 +59,7 @@ def row_groups(
             return [math.isnan(low) or math.isnan(high) or _REACHES[operator_name](low, high, operand)]
 
         if not comparable or condition(where.tree, reaches) is not False:
-            yield number, first
+            yield [number], first
         first += group.num_rows
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
@@ -23,11 +24,14 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     import pandas as pd
+    from numpy.typing import NDArray
 
+    from svc.recipe.filter_tree import RowFilter
     from svc.sources.base import SourceContext
     from svc.sources.parts import Hive, Part
 
     Convert = Callable[[str, pa.ChunkedArray], pa.ChunkedArray]
+    Keep = Callable[[pd.DataFrame], NDArray[np.bool_]]
 else:
     pd = LateModule("pandas")
 
@@ -209,6 +213,22 @@ class TableBuilder:
             self.add(batch.slice(0, n_rows - self.n_rows))
             if self.n_rows >= n_rows:
                 break
+
+    def add_where(self, batch: pa.RecordBatch, where: RowFilter, keep: Keep, first: int) -> NDArray[np.int64]:
+        """Add the n rows of `batch` that `keep` selects, and return their positions in the source, (n,).
+
+        `first` is the position of the first row. `keep` gets the columns that `where` names, as `fetch` would return
+        them for this batch alone, with the positions as index.
+        """
+        named = tuple(where.kinds)
+        columns = TableBuilder(replace(self._context, columns=named, progress=None), self._where)
+        columns._hive = {name: value for name, value in self._hive.items() if name in named}
+        columns.add(batch.select([name for name in named if name not in self._hive]))
+        frame = columns.finish()
+        frame.index += first
+        rows = np.flatnonzero(keep(frame))
+        self.add(batch.take(pa.array(rows)))
+        return first + rows
 
     def finish(self, convert: Convert | None = None) -> pd.DataFrame:
         """Return the DataFrame. `convert` may change the type of a column that is neither an id nor a partition."""

@@ -11,7 +11,7 @@ import pytest
 
 from svc.errors import ConfigError, DataSourceError
 from svc.recipe.filter_tree import parse_row_filter
-from svc.sources import lake
+from svc.sources.table import TableBuilder
 from svc.training.data.where import fetch_kept
 
 IDS = ("user_id", "item_id")
@@ -64,11 +64,11 @@ def test_row_filters_are_pushed_down(
     """The library returns the second number of rows, which has all wanted rows. All rows count."""
     write(tmp_path / "events")
     n_read: list[int] = []
-    columns_of = lake.LakeSource._columns_of
+    add_where = TableBuilder.add_where
     monkeypatch.setattr(
-        lake.LakeSource,
-        "_columns_of",
-        lambda self, where, table, batch: n_read.append(batch.num_rows) or columns_of(self, where, table, batch),
+        TableBuilder,
+        "add_where",
+        lambda self, batch, *filtered: n_read.append(batch.num_rows) or add_where(self, batch, *filtered),
     )
     columns = tuple(dict.fromkeys((*IDS, *parse_row_filter(where).kinds)))
     kept = fetch_kept(make("delta", path="events", columns=columns), where)

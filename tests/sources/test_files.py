@@ -18,6 +18,7 @@ from svc.settings import Settings
 from svc.sources import files
 from svc.sources.base import SourceContext
 from svc.sources.files import CappedReader, DataFile, file_errors, in_memory, open_location
+from svc.training.data.where import fetch_kept
 
 DATA = b"user_id,item_id\n1,a\n2,b\n"
 CAPPED = Settings(http_allow_private=True, max_download_bytes=4096)
@@ -180,17 +181,20 @@ def test_a_compressed_bomb_is_stopped(make: Any, web: Any, records: list[Any]) -
     assert records[-1]["event"] == "csv_source_size_exceeded"
 
 
-def test_a_parquet_bomb_is_stopped(make: Any, web: Any, tmp_path: Any) -> None:
-    """A few bytes of run-length encoding expand to a million rows."""
+@pytest.mark.parametrize("where", [None, {"user_id": {"any": ["u"]}}])
+def test_a_parquet_bomb_is_stopped(make: Any, web: Any, tmp_path: Any, where: Any) -> None:
+    """A few bytes of run-length encoding expand to a million rows, in row groups that are small alone."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    pq.write_table(pa.table({"user_id": ["u"] * 1_000_000}), tmp_path / "bomb.parquet", compression="zstd")
+    table = pa.table({"user_id": ["u"] * 1_000_000})
+    pq.write_table(table, tmp_path / "bomb.parquet", compression="zstd", row_group_size=10_000)
     bomb = (tmp_path / "bomb.parquet").read_bytes()
     put(web, "/a.parquet", body=bomb)
     settings = Settings(http_allow_private=True, max_download_bytes=max(len(bomb), 4096))
+    source = make("parquet", path=f"{web.url}/a.parquet", sha256=sha256(bomb), settings=settings)
     with pytest.raises(SourceTooLarge, match="expands"):
-        make("parquet", path=f"{web.url}/a.parquet", sha256=sha256(bomb), settings=settings).fetch()
+        source.fetch() if where is None else fetch_kept(source, where)
 
 
 def test_a_probe_of_csv_reads_only_the_beginning(make: Any, web: Any) -> None:
