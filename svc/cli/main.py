@@ -63,11 +63,12 @@ EPILOG = """
                                       130, 143 interrupted by SIGINT, SIGTERM
 """
 
-REMOVED = {
+ELSEWHERE = {
+    "evaluate": "`svc inspect ARTIFACT` shows the scores of a training, `svc.evaluate` in Python those on other rows",
     "status": "ask the server itself: curl http://127.0.0.1:8080/v1/health/details, or open its console at /",
     "bench": "run `python -m benchmarks load http://127.0.0.1:8080` from a checkout of svc",
 }
-"""Commands of earlier versions, each with its replacement."""
+"""Commands of earlier versions and of other programs that svc has no command for, each with what to use instead."""
 OTHER_NAMES = {
     **dict.fromkeys(("fit", "build", "learn"), "train"),
     **dict.fromkeys(("run", "start", "up"), "serve"),
@@ -77,7 +78,7 @@ OTHER_NAMES = {
     **dict.fromkeys(("init", "new", "example", "quickstart"), "demo"),
     "help": "--help",
     "version": "--version",
-    "versions": "history",
+    **dict.fromkeys(("versions", "list", "ls"), "history"),
     "keys": "keygen",
     "deploy": "promote",
     **dict.fromkeys(("erase", "delete", "remove"), "forget"),
@@ -89,6 +90,12 @@ _MISSING = {
     "'--recipes'": ": serve takes a folder, as `svc serve --recipes FOLDER`, with the recipes as its *.yaml files",
 }
 """Hints for arguments and options that are often missing."""
+_UNEXPECTED = {
+    "forget": "--user ID",
+    "recommend": "--users FILE",
+    "rollback": "--to SHA8",
+}
+"""For some commands, the option of a value that is often given without it."""
 
 app = typer.Typer(
     name="svc",
@@ -106,19 +113,25 @@ def usage_text(error: TyperException, name: str = "") -> str:
     text += next((hint for name, hint in _MISSING.items() if text.startswith("Missing") and name in text), "")
     context = getattr(error, "ctx", None)
     option = str(getattr(error, "option_name", ""))
-    if option.startswith("--") and "--recipes" not in text and (hint := _hint_for_option(option)):
+    if option.startswith("--") and "--recipes" not in text and (hint := _hint_for_option(option, name)):
         text = f"there is no option {option}: {hint}"
+    elif name in _UNEXPECTED and "extra argument" in text:
+        text += f": give it as `{_UNEXPECTED[name]}`"
     elif context is not None and context.parent is None and name != "" and option:
         text = f"{option} is no option of svc itself; options stand behind the command, as in `svc train {option}`"
-    return f"{text}. See: {context.command_path if context else 'svc'} --help"
+    return f"{text}{'' if text.endswith('?') else '.'} See: {context.command_path if context else 'svc'} --help"
 
 
-def _hint_for_option(option: str) -> str:
+def _hint_for_option(option: str, command: str) -> str:
     """Return a hint for `--recipe` and for an option that is a field of recipes, or "" for any other option."""
     from svc.recipe.schema import Recipe
     from svc.recipe.training_schema import Training
 
     name = option.removeprefix("--").replace("-", "_")
+    if command == "keygen":
+        return "the id of a key is its `--kid`" if name in ("name", "id", "key_id") else ""
+    if name in ("set", "override"):
+        return "values are written in the recipe, and `${SVC_RECIPE_X}` in it is set by `--env-var SVC_RECIPE_X=value`"
     if name == "recipe":
         return "the recipe is named without an option, as `svc train recipe.yaml`"
     if name == "user":
@@ -227,8 +240,8 @@ for name, (command, epilog) in COMMANDS.items():
 
 def _hint_for_command(name: str) -> str:
     """Return a hint for a command of earlier versions or of other programs, or "" for any other name."""
-    if name in REMOVED:
-        return f"`svc {name}` is no longer a command: {REMOVED[name]}"
+    if name in ELSEWHERE:
+        return f"`svc {name}` is not a command: {ELSEWHERE[name]}"
     return f"`svc {name}` is not a command: did you mean `svc {OTHER_NAMES[name]}`?" if name in OTHER_NAMES else ""
 
 

@@ -162,7 +162,9 @@ def check_metrics(metrics: Sequence[str], cutoff: int, confidence: float) -> Non
     """Raise UsageError for an unknown metric, a text instead of a list of metrics, or a number out of bounds."""
     for metric in [metrics] if isinstance(metrics, str) else metrics:
         if metric not in PER_USER:
-            raise UsageError(f"metrics: {metric!r} is none of {', '.join(PER_USER)}")
+            name, at, cutoff_text = str(metric).partition("@")
+            meant = f"; write metrics=[{name!r}], cutoff={cutoff_text}" if name in PER_USER and at else ""
+            raise UsageError(f"metrics: {metric!r} is none of {', '.join(PER_USER)}{meant}")
     if isinstance(metrics, str):
         raise UsageError(f"metrics: give a list, such as [{metrics!r}]")
     if not 1 <= cutoff <= 1000:

@@ -68,6 +68,8 @@ class Recommender:
     """
 
     def __init__(self, opened: OpenedArtifact, offer: FramedOffer | None = None) -> None:
+        if not isinstance(opened, OpenedArtifact):
+            raise UsageError("svc.load(path) opens an artifact, and svc.train(table).recommender is one in memory")
         offer = offer or FramedOffer.of(opened.model)
         self._opened = opened
         self._offer = replace(offer, policy=replace(offer.policy, users=True))

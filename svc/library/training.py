@@ -303,9 +303,10 @@ def _recipe(
             raise UsageError("time_unit: is the unit of a DataFrame's time; a recipe has it as `schema.time_unit`")
         yield data if isinstance(data, Mapping) else Path(data)
         return
+    made = "; pd.DataFrame(data) makes one of a list of dicts" if isinstance(data, list) else ""
     raise UsageError(
         f"data: give a DataFrame with one row per interaction, or a recipe (a path or a dict), not a "
-        f"{type(data).__name__}"
+        f"{type(data).__name__}{made}"
     )
 
 
@@ -320,10 +321,11 @@ def _offer_tables(
     names = column_names(data, "data")
     named = {argument: name if isinstance(name, str) else list(name) for argument, name in columns.items() if name}
     each = [(argument, name) for argument, value in named.items() for name in _names_in(value)]
+    index = [str(name) for name in getattr(getattr(data, "index", None), "names", ()) if name is not None]
     for argument, name in each:
-        if name not in names and name in getattr(getattr(data, "index", None), "names", ()):
-            stacked = "a pivot table needs data.stack().reset_index()"
-            raise UsageError(f"{argument}: {name!r} is the index of data: give data.reset_index(); {stacked}")
+        if name not in names and index:
+            reset = "give data.reset_index(), or data.stack().reset_index() of a pivot table"
+            raise UsageError(f"{argument}: data has no column {name!r}, but the index {', '.join(index)}: {reset}")
         require({argument: name}, names, "data")
     further = [name for name in further_columns(overrides) if name in names]
     table = as_arrow(data, list(dict.fromkeys([*(name for _, name in each), *further])), "data")

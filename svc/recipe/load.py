@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from svc.errors import RecipeError, RecipeSecurityError, RecipeUnreadable
 from svc.local_paths import absolute
-from svc.names import arm_name
+from svc.names import arm_name, nearest
 from svc.recipe import fingerprint, paths, problems, variables
 from svc.recipe.algorithms import canonical_name
 from svc.recipe.schema import DEDUP_OF_EVENTS, Output, Recipe
@@ -289,11 +289,19 @@ def _read(path: Path) -> bytes:
         with path.open("rb") as file:
             return file.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        raise RecipeUnreadable("there is no such file") from None
+        raise RecipeUnreadable(f"there is no such file{_meant(path)}") from None
     except IsADirectoryError:
         raise RecipeUnreadable("is a folder; name the recipe file in it") from None
     except OSError as error:
         raise RecipeUnreadable(f"cannot be read: {error.strerror}") from None
+
+
+def _meant(path: Path) -> str:
+    """Return the question whether a recipe of a similar name is meant, beside a missing file or in `recipes`."""
+    folders = (path.parent, path.parent / "recipes")
+    recipes = {file.stem: file for folder in folders for file in sorted(folder.glob("*.y*ml"))}
+    near = nearest(path.stem, recipes)
+    return "" if near is None else f"; did you mean {recipes[near]}?"
 
 
 def _parse_file(path: Path) -> dict[str, Any]:

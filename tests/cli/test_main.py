@@ -156,11 +156,11 @@ def test_a_command_ends_at_once_while_an_abandoned_trial_is_trained(monkeypatch:
     ended.set()
 
 
-@pytest.mark.parametrize("command", main.REMOVED)
+@pytest.mark.parametrize("command", main.ELSEWHERE)
 def test_a_removed_command_names_its_replacement(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Scripts of earlier versions end with 2 and this message, for any options."""
     assert main.run([command, "http://127.0.0.1:8080", "--json"]) == 2
-    assert main.REMOVED[command] in capsys.readouterr().err
+    assert main.ELSEWHERE[command] in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", main.OTHER_NAMES)

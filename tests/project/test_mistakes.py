@@ -168,7 +168,7 @@ REQUESTS: list[tuple[str, object, str]] = [
 ]
 MOVIES = "/v1/recipes/movies"
 QUERIES: list[tuple[str, str, str]] = [
-    (RECOMMEND, "", "this endpoint takes POST"),
+    (RECOMMEND, "user_id=u1", "this endpoint takes POST, with its fields in a JSON body"),
     (f"{MOVIES}/popular", "n=3", "did you mean limit?"),
     (f"{MOVIES}/popular", "numResults=3", "did you mean limit?"),
     (f"{MOVIES}/popular", "window=7d", "this endpoint has limit, offset, filter"),
@@ -517,6 +517,15 @@ COMMANDS: list[tuple[list[str], int, str]] = [
     (["predict"], 2, "did you mean `svc recommend`?"),
     (["init"], 2, "did you mean `svc demo`?"),
     (["version"], 2, "did you mean `svc --version`?"),
+    (["list"], 2, "did you mean `svc history`?"),
+    (["evaluate", "r.yaml"], 2, "`svc.evaluate` in Python"),
+    (["train", "r.yml"], 2, "there is no such file; did you mean r.yaml?"),
+    (["train", "books.yaml"], 2, "did you mean recipes/book.yaml?"),
+    (["train", "r.yaml", "--set", "training.n_trials=3"], 2, "`--env-var SVC_RECIPE_X=value`"),
+    (["forget", "r.yaml", "u1"], 2, "give it as `--user ID`"),
+    (["recommend", "r.yaml", "u1"], 2, "give it as `--users FILE`"),
+    (["rollback", "r.yaml", "3f9a1c07"], 2, "give it as `--to SHA8`"),
+    (["keygen", "--name", "k1"], 2, "the id of a key is its `--kid`"),
     (["server"], 2, "Did you mean 'serve'?"),
     (["bench"], 2, "python -m benchmarks load"),
     (["--verison"], 2, "--version"),
@@ -560,7 +569,9 @@ def test_errors_of_commands_name_the_remedy(
     arguments: list[str], exit_code: int, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each command ends with the expected exit code, and stderr has the advice."""
-    Path("r.yaml").write_text(yaml.safe_dump(BASE), encoding="utf-8")
+    Path("recipes").mkdir()
+    for path in ("r.yaml", "recipes/book.yaml"):
+        Path(path).write_text(yaml.safe_dump(BASE), encoding="utf-8")
     Path("rows.csv").write_text(INTERACTIONS, encoding="utf-8")
     Path("a.svc").touch()
     assert main.run(arguments) == exit_code
@@ -679,7 +690,8 @@ TRAININGS: list[tuple[Any, dict[str, Any], str]] = [
     (FRAME, {"n_trial": 3}, "did you mean `n_trials`?"),
     (FRAME, {"algorithm": "IALS"}, "did you mean `algorithms: ['IALS']`?"),
     (FRAME, {"limit": 4}, "the page on recipes lists the valid arguments"),
-    (FRAME.set_index("user_id"), {}, "'user_id' is the index of data: give data.reset_index()"),
+    (FRAME.set_index("user_id"), {}, "no column 'user_id', but the index user_id: give data.reset_index()"),
+    (FRAME.pivot_table(index="user_id", columns="item_id"), {}, "or data.stack().reset_index() of a pivot table"),
     (FRAME, {"algorithms": "IALS"}, "write ['IALS']"),
     (FRAME, {"metric": "ndcg@10"}, "write `metric: ndcg` and `training.cutoff: 10`"),
     (FRAME, {"split": "temporal"}, "write {'scheme': 'time_user'}"),
@@ -697,7 +709,7 @@ TRAININGS: list[tuple[Any, dict[str, Any], str]] = [
     (FRAME.assign(user_id=[None, "a", "b"]), {}, "data.dropna"),
     (FRAME.assign(item_id=[["x"], ["y"], ["z"]]), {}, "data.explode('item_id') makes a row of each"),
     (7, {}, "give a DataFrame with one row per interaction, or a recipe"),
-    ([("a", "x")], {}, "give a DataFrame with one row per interaction, or a recipe"),
+    ([{"user_id": "a", "item_id": "x"}], {}, "pd.DataFrame(data) makes one of a list of dicts"),
     ("absent.yaml", {}, "there is no such file"),
     ({"name": "a"}, {}, "source: is missing; write {'type': 'csv', 'path': 'data.csv'}"),
 ]
@@ -763,6 +775,12 @@ def test_names_of_other_libraries_get_a_hint_in_python() -> None:
     for owner in (svc, result, result.recommender):
         with pytest.raises(AttributeError, match=r"has no attribute 'predict': .*recommend\(user_id\)"):
             owner.predict  # noqa: B018 - the attribute is looked up
+    with pytest.raises(AttributeError, match=r"similar_items\(item_id\) has similar items"):
+        result.similar  # noqa: B018 - the attribute is looked up
+    with pytest.raises(SvcError, match=r"svc.load\(path\) opens an artifact"):
+        svc.Recommender("a.svc")  # type: ignore[arg-type]
+    with pytest.raises(SvcError, match=r"write metrics=\['ndcg'\], cutoff=10"):
+        svc.evaluate(result, table, metrics=["ndcg@10"])
     with pytest.raises(TypeError, match="argument 'k'; did you mean limit"):
         result.recommender.recommend("u1", k=5)
     later = pd.DataFrame({"user_id": ["u0"], "item_id": ["i0"]})

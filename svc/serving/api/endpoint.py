@@ -124,5 +124,7 @@ class Route(NamedTuple):
             message = errors.MethodNotAllowed.template.format(methods=", ".join(allowed))
             if method == "POST" and self.row.path.startswith("/v1/recipes/"):
                 message += "; :recommend takes POST"
+            elif self.row.request is not None:
+                message += ", with its fields in a JSON body"
             raise errors.MethodNotAllowed(message, fields={"allow": allowed})
         return self.row
