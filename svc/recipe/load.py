@@ -84,7 +84,7 @@ class RecipeWarning:
     mistake.
     """
 
-    code: Literal["algorithm_duplicate", "option_unused", "query_not_expanded", "variable_empty"]
+    code: Literal["algorithm_duplicate", "option_unused", "query_not_expanded", "share_large", "variable_empty"]
     field: str
     value: str
     problem: str
@@ -355,6 +355,10 @@ def _retired(places: list[tuple[str, str]]) -> Iterator[RecipeWarning]:
         yield RecipeWarning("option_unused", f"{block}.{key}", key, f"has no effect any more: {RETIRED[block, key]}")
 
 
+_LARGE_CHANGE = 5
+"""From this share on, `cleansing.max_change` is probably meant in percent: 5 permits six times the rows."""
+
+
 def _warnings(tree: dict[str, Any], recipe: Recipe, values: Mapping[str, str]) -> Iterator[RecipeWarning]:
     listed = problems.value_at(tree, ("training", "algorithms"))
     listed = listed if isinstance(listed, list) else []
@@ -368,6 +372,10 @@ def _warnings(tree: dict[str, Any], recipe: Recipe, values: Mapping[str, str]) -
             for key in sorted(column.model_fields_set.intersection(unused)):
                 where = f"features.{side}.columns[{index}].{key}"
                 yield RecipeWarning("option_unused", where, key, f"has no effect on a {column.kind} column")
+    for name, share in () if recipe.cleansing.max_change is None else recipe.cleansing.max_change:
+        if share is not None and share >= _LARGE_CHANGE:
+            problem = f"{share:g} permits a change by {share:.0%}; write {share / 100:g} for {share:g}%"
+            yield RecipeWarning("share_large", f"cleansing.max_change.{name}", name, problem)
     for where in variables.unexpanded_references(tree):
         problem = "variables are not expanded here; the text is sent as it stands"
         yield RecipeWarning("query_not_expanded", where, where.rpartition(".")[2], problem)

@@ -35,6 +35,14 @@ def test_an_empty_variable_gives_a_warning(tmp_path: Path) -> None:
     assert (warning.code, warning.field, warning.value) == ("variable_empty", "source.path", "SVC_RECIPE_A")
 
 
+def test_a_large_share_of_change_gives_a_warning(tmp_path: Path) -> None:
+    """A bound of 40 permits a change by 4,000%. Most likely 40% is meant."""
+    bounds = {"n_rows": 40, "n_users": 1.5, "n_items": 0.4}
+    (warning,) = load(tmp_path, {"cleansing": {"max_change": bounds}}).warnings
+    assert (warning.code, warning.field) == ("share_large", "cleansing.max_change.n_rows")
+    assert warning.problem == "40 permits a change by 4000%; write 0.4 for 40%"
+
+
 def test_a_variable_in_a_query_gives_a_warning(tmp_path: Path) -> None:
     """Queries go to the database as they stand, so a reference in one is most likely a mistake."""
     source = {"type": "sql", "dsn_env": "SVC_RECIPE_DSN", "query": "SELECT u, i FROM t"}
