@@ -298,16 +298,13 @@ def mean_interval(values: Vector, confidence: float = CONFIDENCE) -> tuple[float
     return mean - reach, mean + reach
 
 
-def is_gain(first: Vector, second: Vector, *, comparisons: int = 1) -> bool:
+def is_gain(first: Vector, second: Vector) -> bool:
     """Return whether the mean of `first` is higher than that of `second` by more than chance.
 
-    Both are scores of the same users, (users,). With fewer than two users, return False. Pass the number of
-    `comparisons` if there are several. Each is then tested more strictly, so that all of them together are right with
-    CONFIDENCE (Bonferroni correction).
+    Both are scores of the same users, (users,). With fewer than two users, return False.
     """
-    if len(first) < 2:
-        return False
-    return mean_interval(first - second, 1.0 - (1.0 - CONFIDENCE) / max(comparisons, 1))[0] > 0.0
+    return len(first) > 1 and mean_interval(first - second)[0] > 0.0
+
 
 
 def plain_lead(first: Vector, second: Vector, *, seed: int, confidence: float = CONFIDENCE) -> Change:

@@ -140,13 +140,6 @@ def test_a_gain_is_more_than_chance(gains: list[float], expected: bool) -> None:
     assert not is_gain(np.array([1.0]), np.array([0.0]))
 
 
-def test_more_comparisons_need_a_larger_gain() -> None:
-    """With nine comparisons, a gain needs 2.8 standard errors instead of 2."""
-    gains = np.tile([1.0, -0.7], 100)  # 2.5 standard errors
-    assert is_gain(gains, np.zeros(200))
-    assert not is_gain(gains, np.zeros(200), comparisons=9)
-
-
 @pytest.fixture
 def few_resamplings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use fewer resamplings, which suffice for quantiles of 1%."""
