@@ -306,7 +306,6 @@ def is_gain(first: Vector, second: Vector) -> bool:
     return len(first) > 1 and mean_interval(first - second)[0] > 0.0
 
 
-
 def plain_lead(first: Vector, second: Vector, *, seed: int, confidence: float = CONFIDENCE) -> Change:
     """Return the `paired_change` of two models, whose interval is 0 to 0 for equal ones, however few users there are.
 
