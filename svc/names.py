@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
@@ -18,6 +19,9 @@ EXTRAS_OF_SCHEMES: Final = {"s3": "s3", "gs": "gcs", "az": "azure", "abfs": "azu
 """The extra that installs the client for each object-store scheme."""
 OBJECT_SCHEMES: Final = frozenset(EXTRAS_OF_SCHEMES)
 HTTP_SCHEMES: Final = frozenset({"http", "https"})
+
+METRIC_AT_CUTOFF: Final = re.compile("([a-z]+)@([0-9]+)")
+"""A metric as papers write it, such as ndcg@10."""
 
 Versioning = Literal["append_sha", "always_overwrite"]
 Order = Literal["score", "lift", "balanced"]

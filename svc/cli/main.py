@@ -90,12 +90,18 @@ _MISSING = {
     "'--recipes'": ": serve takes a folder, as `svc serve --recipes FOLDER`, with the recipes as its *.yaml files",
 }
 """Hints for arguments and options that are often missing."""
-_UNEXPECTED = {
-    "forget": "--user ID",
-    "recommend": "--users FILE",
-    "rollback": "--to SHA8",
-}
+_UNEXPECTED = {"forget": "--user ID", "recommend": "--users FILE", "rollback": "--to SHA8"}
 """For some commands, the option of a value that is often given without it."""
+_OPTIONS = {
+    "recipe": "the recipe is named without an option, as `svc train recipe.yaml`",
+    "user": "`--users` takes a file with an id in each line; to ask for one user, use a server or `import svc`",
+    **dict.fromkeys(
+        ("set", "override"),
+        "values are written in the recipe, and `${SVC_RECIPE_X}` in it is set by `--env-var SVC_RECIPE_X=value`",
+    ),
+}
+"""Hints for options of other programs, of commands that read recipes."""
+_OPTIONS_OF_KEYGEN = dict.fromkeys(("name", "id", "key_id"), "the id of a key is its `--kid`")
 
 app = typer.Typer(
     name="svc",
@@ -113,7 +119,7 @@ def usage_text(error: TyperException, name: str = "") -> str:
     text += next((hint for name, hint in _MISSING.items() if text.startswith("Missing") and name in text), "")
     context = getattr(error, "ctx", None)
     option = str(getattr(error, "option_name", ""))
-    if option.startswith("--") and "--recipes" not in text and (hint := _hint_for_option(option, name)):
+    if option.startswith("--") and "--recipes" not in text and (hint := _hint_for_option(option, context)):
         text = f"there is no option {option}: {hint}"
     elif name in _UNEXPECTED and "extra argument" in text:
         text += f": give it as `{_UNEXPECTED[name]}`"
@@ -122,20 +128,17 @@ def usage_text(error: TyperException, name: str = "") -> str:
     return f"{text}{'' if text.endswith('?') else '.'} See: {context.command_path if context else 'svc'} --help"
 
 
-def _hint_for_option(option: str, command: str) -> str:
-    """Return a hint for `--recipe` and for an option that is a field of recipes, or "" for any other option."""
+def _hint_for_option(option: str, context: Any) -> str:
+    """Return a hint for an option of another program, or one that is a field of recipes, or "" for any other option."""
     from svc.recipe.schema import Recipe
     from svc.recipe.training_schema import Training
 
     name = option.removeprefix("--").replace("-", "_")
-    if command == "keygen":
-        return "the id of a key is its `--kid`" if name in ("name", "id", "key_id") else ""
-    if name in ("set", "override"):
-        return "values are written in the recipe, and `${SVC_RECIPE_X}` in it is set by `--env-var SVC_RECIPE_X=value`"
-    if name == "recipe":
-        return "the recipe is named without an option, as `svc train recipe.yaml`"
-    if name == "user":
-        return "`--users` takes a file with an id in each line; to ask for one user, use a server or `import svc`"
+    taken = set() if context is None else {parameter.name for parameter in context.command.params}
+    if "env_var" not in taken:  # the command reads no recipe
+        return _OPTIONS_OF_KEYGEN.get(name, "") if "kid" in taken else ""
+    if name in _OPTIONS:
+        return _OPTIONS[name]
     if near := difflib.get_close_matches(name, Training.model_fields, n=1, cutoff=0.75):
         return f"write it in the recipe, at `training.{near[0]}`"
     return f"write it in the recipe, at `{name}`" if name in Recipe.model_fields else ""

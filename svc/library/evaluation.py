@@ -17,6 +17,7 @@ from svc.export.run import score_all
 from svc.library.controls import names_arguments
 from svc.library.recommender import Recommender, load
 from svc.library.tables import as_arrow, as_table, column_names, facts_table, require
+from svc.names import METRIC_AT_CUTOFF
 from svc.training.judging.intervals import CONFIDENCE
 from svc.training.judging.metrics import PER_USER, TrainingCounts, breakdown, mean_popularity
 
@@ -162,8 +163,10 @@ def check_metrics(metrics: Sequence[str], cutoff: int, confidence: float) -> Non
     """Raise UsageError for an unknown metric, a text instead of a list of metrics, or a number out of bounds."""
     for metric in [metrics] if isinstance(metrics, str) else metrics:
         if metric not in PER_USER:
-            name, at, cutoff_text = str(metric).partition("@")
-            meant = f"; write metrics=[{name!r}], cutoff={cutoff_text}" if name in PER_USER and at else ""
+            ranked = METRIC_AT_CUTOFF.fullmatch(str(metric))
+            meant = ""
+            if ranked is not None and ranked[1] in PER_USER:
+                meant = f"; write metrics=[{ranked[1]!r}], cutoff={ranked[2]}"
             raise UsageError(f"metrics: {metric!r} is none of {', '.join(PER_USER)}{meant}")
     if isinstance(metrics, str):
         raise UsageError(f"metrics: give a list, such as [{metrics!r}]")

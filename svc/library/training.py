@@ -317,13 +317,14 @@ _DEFAULT_COLUMNS: Mapping[str, str | None] = {"user": USER, "item": ITEM, "time"
 def _offer_tables(
     data: Any, columns: Mapping[str, str | Sequence[str] | None], time_unit: str | None, overrides: Mapping[str, Any]
 ) -> Iterator[Mapping[str, Any]]:
+    is_pivoted = any(name is not None for name in getattr(getattr(data, "columns", None), "names", ()))
     data = as_table(data, "data")
     names = column_names(data, "data")
     named = {argument: name if isinstance(name, str) else list(name) for argument, name in columns.items() if name}
     each = [(argument, name) for argument, value in named.items() for name in _names_in(value)]
     index = [str(name) for name in getattr(getattr(data, "index", None), "names", ()) if name is not None]
     for argument, name in each:
-        if name not in names and index:
+        if name not in names and index and (name in index or is_pivoted):
             reset = "give data.reset_index(), or data.stack().reset_index() of a pivot table"
             raise UsageError(f"{argument}: data has no column {name!r}, but the index {', '.join(index)}: {reset}")
         require({argument: name}, names, "data")

@@ -298,7 +298,7 @@ def _read(path: Path) -> bytes:
 
 def _meant(path: Path) -> str:
     """Return the question whether a recipe of a similar name is meant, beside a missing file or in `recipes`."""
-    folders = (path.parent, path.parent / "recipes")
+    folders = (path.parent / "recipes", path.parent)  # of one name the nearer file
     recipes = {file.stem: file for folder in folders for file in sorted(folder.glob("*.y*ml"))}
     near = nearest(path.stem, recipes)
     return "" if near is None else f"; did you mean {recipes[near]}?"

@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from svc.logs import redact_text
-from svc.names import NAME_PATTERN, OTHER_NAMES, nearest
+from svc.names import METRIC_AT_CUTOFF, NAME_PATTERN, OTHER_NAMES, nearest
 from svc.recipe.filter_tree import meant_condition
 from svc.recipe.schema import TIME_FORMAT_PATTERN, InteractionSchema, Promotion, Recipe
 from svc.recipe.serving_schema import ItemMetadata, Serving, ServingBoost
@@ -111,7 +111,6 @@ _UNITS = {
     **dict.fromkeys(("nano", "nanos", "nanosecond", "nanoseconds"), "ns"),
 }
 """svc's units of time, by other names for them."""
-_RANKED = re.compile("([a-z]+)@([0-9]+)")
 _DURATION = re.compile(r"([0-9]+(?:[.][0-9]+)?) *(min|m\b|[shdwy])[a-z]*")
 _MAX_CHANGED = 400
 """Longest value that a message shows in another form."""
@@ -290,7 +289,7 @@ def _way_out(item: ErrorDetails, loc: Path, tree: Any, model: type[BaseModel]) -
     key = next((part for part in reversed(loc) if isinstance(part, str)), "")
     if contains_reference(value) or value is None:
         return ""
-    if kind == "literal_error" and (ranked := _RANKED.fullmatch(str(value))):
+    if kind == "literal_error" and (ranked := METRIC_AT_CUTOFF.fullmatch(str(value))):
         return f"; write `metric: {ranked[1]}` and `training.cutoff: {ranked[2]}`"
     if not isinstance(value, Mapping | list) and _AUTOMATIC.fullmatch(str(value)):
         words = "name each column" if key == "fields" else "leave it out for the default"

@@ -522,6 +522,7 @@ COMMANDS: list[tuple[list[str], int, str]] = [
     (["train", "r.yml"], 2, "there is no such file; did you mean r.yaml?"),
     (["train", "books.yaml"], 2, "did you mean recipes/book.yaml?"),
     (["train", "r.yaml", "--set", "training.n_trials=3"], 2, "`--env-var SVC_RECIPE_X=value`"),
+    (["inspect", "a.svc", "--set", "a=1"], 2, "No such option: --set. See: svc inspect --help"),
     (["forget", "r.yaml", "u1"], 2, "give it as `--user ID`"),
     (["recommend", "r.yaml", "u1"], 2, "give it as `--users FILE`"),
     (["rollback", "r.yaml", "3f9a1c07"], 2, "give it as `--to SHA8`"),
@@ -691,6 +692,7 @@ TRAININGS: list[tuple[Any, dict[str, Any], str]] = [
     (FRAME, {"algorithm": "IALS"}, "did you mean `algorithms: ['IALS']`?"),
     (FRAME, {"limit": 4}, "the page on recipes lists the valid arguments"),
     (FRAME.set_index("user_id"), {}, "no column 'user_id', but the index user_id: give data.reset_index()"),
+    (FRAME.rename_axis("row"), {"user": "user"}, "did you mean 'user_id'?"),
     (FRAME.pivot_table(index="user_id", columns="item_id"), {}, "or data.stack().reset_index() of a pivot table"),
     (FRAME, {"algorithms": "IALS"}, "write ['IALS']"),
     (FRAME, {"metric": "ndcg@10"}, "write `metric: ndcg` and `training.cutoff: 10`"),
@@ -709,6 +711,7 @@ TRAININGS: list[tuple[Any, dict[str, Any], str]] = [
     (FRAME.assign(user_id=[None, "a", "b"]), {}, "data.dropna"),
     (FRAME.assign(item_id=[["x"], ["y"], ["z"]]), {}, "data.explode('item_id') makes a row of each"),
     (7, {}, "give a DataFrame with one row per interaction, or a recipe"),
+    ([("a", "x")], {}, "give a DataFrame with one row per interaction, or a recipe"),
     ([{"user_id": "a", "item_id": "x"}], {}, "pd.DataFrame(data) makes one of a list of dicts"),
     ("absent.yaml", {}, "there is no such file"),
     ({"name": "a"}, {}, "source: is missing; write {'type': 'csv', 'path': 'data.csv'}"),
@@ -781,6 +784,8 @@ def test_names_of_other_libraries_get_a_hint_in_python() -> None:
         svc.Recommender("a.svc")  # type: ignore[arg-type]
     with pytest.raises(SvcError, match=r"write metrics=\['ndcg'\], cutoff=10"):
         svc.evaluate(result, table, metrics=["ndcg@10"])
+    with pytest.raises(SvcError, match=r"'ndcg@x' is none of ndcg, map, recall, hit$"):
+        svc.evaluate(result, table, metrics=["ndcg@x"])
     with pytest.raises(TypeError, match="argument 'k'; did you mean limit"):
         result.recommender.recommend("u1", k=5)
     later = pd.DataFrame({"user_id": ["u0"], "item_id": ["i0"]})
