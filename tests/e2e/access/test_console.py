@@ -739,6 +739,22 @@ def test_the_pages_work_under_a_path_prefix_of_a_proxy(tab: Tab) -> None:
     playwright.expect(page.locator(".live-responses-table tbody .response-col_status").first).to_contain_text("200")
 
 
+def test_the_opening_user_never_enters_a_field_that_somebody_is_in(tab: Tab) -> None:
+    """A random user that arrives while somebody is in its field fills in nothing: the id would join what is typed."""
+    page = tab.page
+
+    def focus_first(route: Any) -> None:
+        page.get_by_label("User id").focus()
+        route.continue_()
+
+    page.route("**/v1/recipes/movies/somebody", focus_first)
+    with page.expect_response("**/somebody"):
+        tab.open()
+    page.keyboard.type("u3")
+    page.keyboard.press("Enter")
+    playwright.expect(page.locator("#answer-title")).to_have_text("For user u3, by movies")
+
+
 def without_path(url: str) -> str:
     return url.replace("/recommend/", "/", 1)
 

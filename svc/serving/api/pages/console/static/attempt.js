@@ -116,7 +116,8 @@ function userFields() {
   const problem = el("p", { class: "error", role: "alert" });
   const choose = async (opening) => {
     const answer = await ask(recipePath(select.value, "/somebody"));
-    if (opening && now.touched) return;
+    // An id put into the field that somebody is about to type in would join what is typed.
+    if (opening && (now.touched || document.activeElement === id)) return;
     problem.textContent = answer.ok || opening ? "" : answer.body.detail ?? "";
     if (!answer.ok) return;
     id.value = answer.body.user_id;
