@@ -193,7 +193,8 @@ def test_a_killed_server_leaves_whole_lines(tmp_path: Path) -> None:
         file.write(b'{"time": "2026')  # what a machine that stops may leave
     with Server(recipes) as server:
         server.recommend("films")
-        until(lambda: len(list((tmp_path / "served").glob("*.jsonl"))) == 1, server.log)
+        until(lambda: counted(server, "svc_served_log_lines_total", result="written") >= 1, server.log)
+    assert len(list((tmp_path / "served").glob("*.jsonl"))) == 1
     assert len(lines(tmp_path)) == 21
 
 
