@@ -6,7 +6,7 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -37,7 +37,7 @@ from svc.library.tables import (
 from svc.model.ids import IdTable
 from svc.model.ranking.new_items import ids_with
 from svc.progress import progress_here
-from svc.recipe.filter_tree import FilterProblem, either
+from svc.recipe.filter_tree import FilterProblem, parse_row_filter
 from svc.recipe.load import RETIRED, SHORTHAND, LoadedRecipe, load_recipe, merge_trees
 from svc.recipe.problems import advice
 from svc.recipe.schema import Output, Recipe
@@ -387,11 +387,11 @@ def further_columns(overrides: Mapping[str, Any]) -> list[str]:
     schema = overrides.get("schema") or {}
     named = [name for key, value in schema.items() if key.endswith("_column") for name in _names_in(value)]
     cleansing = overrides.get("cleansing") or {}
-    try:
-        filtered = either(cleansing.get("hide"), cleansing.get("where"))
-    except FilterProblem:  # the recipe's own check describes the problem
-        return named
-    return named if filtered is None else [*named, *filtered.kinds]
+    with suppress(FilterProblem):  # the recipe's own check describes the problem
+        for key in ("hide", "where"):
+            if (written := cleansing.get(key)) is not None:
+                named += parse_row_filter(written).kinds
+    return named
 
 
 def _names_in(value: Any) -> list[str]:

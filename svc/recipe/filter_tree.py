@@ -275,6 +275,8 @@ class RowFilter:
     kinds: Mapping[str, str]
     compared: frozenset[str]
     """Columns with an operator other than `exists`."""
+    written: Mapping[str, Any]
+    """The filter as its author wrote it."""
 
 
 class _RowParser(_Parser):
@@ -294,31 +296,37 @@ class _RowParser(_Parser):
             raise FilterProblem((*path, str(field)[:64]), words, "filter_field")
         kind, before = _compared_kind(operators, (*path, field)), self.column_kinds.get(field)
         if kind is not None and before is not None and kind != before:
-            words = f"the column {field!r} is compared with numbers and with text; keep one of them"
-            raise FilterProblem((*path, field), words, "filter_condition")
+            raise FilterProblem((*path, field), _two_kinds(field), "filter_condition")
         self.column_kinds[field] = before or kind
         return kind or TEXT
 
 
-def parse_row_filter(*trees: object) -> RowFilter:
-    """Return the checked filter of the rows that any of `trees` matches. Raises FilterProblem.
-
-    A column has one kind in all trees.
-    """
+def parse_row_filter(written: Mapping[str, Any]) -> RowFilter:
+    """Return the checked filter of rows. Raises FilterProblem."""
     column_kinds: dict[str, str | None] = {}
-    parsed = tuple(_RowParser(column_kinds).node(tree, (), 1) for tree in trees)
+    tree = _RowParser(column_kinds).node(written, (), 1)
     kinds = {name: kind or TEXT for name, kind in column_kinds.items()}
-    compared = frozenset(name for name, kind in column_kinds.items() if kind)
-    return RowFilter(parsed[0] if len(parsed) == 1 else ("any", parsed), kinds, compared)
+    return RowFilter(tree, kinds, frozenset(name for name, kind in column_kinds.items() if kind), written)
 
 
-def either(hide: Mapping[str, Any] | None, where: Mapping[str, Any] | None) -> RowFilter | None:
+def either(hide: RowFilter | None, where: RowFilter | None) -> RowFilter | None:
     """Return the filter of the rows that `hide` or `where` matches, or None without any filter.
 
     Raises FilterProblem for a column that one of the two compares with numbers and the other with text.
     """
-    trees = [tree for tree in (hide, where) if tree is not None]
-    return parse_row_filter(*trees) if trees else None
+    if hide is None or where is None:
+        return hide or where
+    for name in sorted(hide.compared & where.compared):
+        if hide.kinds[name] != where.kinds[name]:
+            raise FilterProblem((name,), _two_kinds(name), "filter_condition")
+    kinds = {**hide.kinds, **where.kinds, **{name: hide.kinds[name] for name in hide.compared}}
+    return RowFilter(
+        ("any", (hide.tree, where.tree)), kinds, hide.compared | where.compared, {"any": [hide.written, where.written]}
+    )
+
+
+def _two_kinds(name: str) -> str:
+    return f"the column {name!r} is compared with numbers and with text; keep one of them"
 
 
 def _compared_kind(operators: object, path: Place) -> str | None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from svc.recipe.filter_tree import RowFilter
 from svc.recipe.serving_schema import Serving
 from svc.recipe.source_options import BUILT_IN_OPTIONS, SourceSpec
 from svc.recipe.variables import contains_reference
@@ -105,6 +106,8 @@ def _source(raw: Mapping[str, Any]) -> dict[str, Any]:
 def _json(value: Any) -> Any:
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json", exclude_defaults=True)
+    if isinstance(value, RowFilter):
+        return _json(value.written)
     if isinstance(value, Mapping):
         return {key: _json(item) for key, item in value.items()}
     if isinstance(value, tuple | list):

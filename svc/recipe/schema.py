@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal, Self
+from operator import attrgetter
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 from pydantic import (
     AfterValidator,
     BeforeValidator,
     ConfigDict,
     Field,
+    PlainSerializer,
     model_validator,
 )
 
@@ -22,7 +24,7 @@ from svc.recipe.algorithms import (
     TAKES_TIMES,
     TOP_POP,
 )
-from svc.recipe.filter_tree import either, parse_row_filter
+from svc.recipe.filter_tree import RowFilter, either, parse_row_filter
 from svc.recipe.serving_schema import ItemMetadata, Serving
 from svc.recipe.source_options import Block, Located, Name, Number, Positive, SourceSpec, bare_off, each_once
 from svc.recipe.training_schema import (
@@ -44,19 +46,16 @@ TIME_FORMAT_PATTERN = "^(?:[^%]|%[aAwdbBmMyYHIpSfjzZUWuVG%]){0,100}%[yYG](?:[^%]
 """Has a year, and only the codes that pandas reads too."""
 
 
-def _require_row_filter(tree: dict[str, Any]) -> dict[str, Any]:
-    parse_row_filter(tree)
-    return tree
-
-
 def _require_two(names: tuple[str, ...]) -> tuple[str, ...]:
     if len(names) != 2:
         raise ValueError("must name one column, or two: of dates and of clock times")
     return names
 
 
-Where = Annotated[dict[str, Any], AfterValidator(_require_row_filter)]
-"""The tree of a row filter. Pydantic reports its problem as an error of the field."""
+if TYPE_CHECKING:
+    Where = RowFilter
+else:  # written as a tree of mappings; pydantic reports a FilterProblem as an error of the field
+    Where = Annotated[dict[str, Any], AfterValidator(parse_row_filter), PlainSerializer(attrgetter("written"))]
 
 
 class InteractionSchema(Block):

@@ -161,7 +161,8 @@ def test_a_filter_changes_the_hash(tmp_path: Path) -> None:
 
 def test_a_column_has_one_kind_in_where_and_hide(tmp_path: Path) -> None:
     """The combined filter matches the rows of either filter. Different kinds of one column are refused."""
-    found = either({"a": {"lt": 4}}, {"all": [{"a": {"exists": True}}, {"b": {"any": ["x"]}}]})
+    hide, where = {"a": {"lt": 4}}, {"all": [{"a": {"exists": True}}, {"b": {"any": ["x"]}}]}
+    found = either(parse_row_filter(hide), parse_row_filter(where))
     assert found is not None
     assert (found.kinds, found.compared) == ({"a": "numerical", "b": "categorical"}, {"a", "b"})
     assert found.tree[0] == "any"

@@ -70,8 +70,9 @@ def test_row_filters_are_pushed_down(
         "add_where",
         lambda self, batch, *filtered: n_read.append(batch.num_rows) or add_where(self, batch, *filtered),
     )
-    columns = tuple(dict.fromkeys((*IDS, *parse_row_filter(where).kinds)))
-    kept = fetch_kept(make("delta", path="events", columns=columns), where)
+    wanted = parse_row_filter(where)
+    columns = tuple(dict.fromkeys((*IDS, *wanted.kinds)))
+    kept = fetch_kept(make("delta", path="events", columns=columns), wanted)
     assert (sorted(kept.frame["user_id"]), sum(n_read)) == rows
     assert kept.n_dropped == 3 - len(rows[0])
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from svc.errors import DataSourceError, SourceTooLarge
+from svc.recipe.filter_tree import parse_row_filter
 from svc.recipe.paths import parse_location
 from svc.recipe.source_options import CsvOptions
 from svc.settings import Settings
@@ -194,7 +195,7 @@ def test_a_parquet_bomb_is_stopped(make: Any, web: Any, tmp_path: Any, where: An
     settings = Settings(http_allow_private=True, max_download_bytes=max(len(bomb), 4096))
     source = make("parquet", path=f"{web.url}/a.parquet", sha256=sha256(bomb), settings=settings)
     with pytest.raises(SourceTooLarge, match="expands"):
-        source.fetch() if where is None else fetch_kept(source, where)
+        source.fetch() if where is None else fetch_kept(source, parse_row_filter(where))
 
 
 def test_a_probe_of_csv_reads_only_the_beginning(make: Any, web: Any) -> None:

@@ -65,8 +65,9 @@ def test_the_current_rows_are_read(make: Any, tmp_path: Path, table: Any) -> Non
 )
 def test_row_filters_are_pushed_down(make: Any, table: Any, where: dict[str, Any], kept: list[str]) -> None:
     """The wanted rows are kept exactly, and all rows count."""
-    columns = tuple(dict.fromkeys((*IDS, *parse_row_filter(where).kinds)))
-    rows = fetch_kept(make("iceberg", path=table.metadata_location, columns=columns), where)
+    wanted = parse_row_filter(where)
+    columns = tuple(dict.fromkeys((*IDS, *wanted.kinds)))
+    rows = fetch_kept(make("iceberg", path=table.metadata_location, columns=columns), wanted)
     assert sorted(rows.frame["user_id"]) == kept
     assert rows.n_dropped == 3 - len(kept)
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from svc.errors import ConfigError, DataSourceError, SourceTooLarge
+from svc.recipe.filter_tree import parse_row_filter
 from svc.settings import Settings
 from svc.sources.base import SourceContext, TableBounds
 from svc.sources.lake import BOUNDED_BATCH_ROWS, LakeSource, LakeTable
@@ -60,12 +61,12 @@ def test_a_server_reads_small_batches_within_its_bounds() -> None:
 def test_progress_counts_kept_rows_and_positions_are_those_read() -> None:
     """A value that cannot be compared is named with its row, so no condition leaves it out."""
     table, heard = Table(), list[int]()
-    kept = fetch_kept(Source(table, replace(CONTEXT, progress=heard.append)), {"n": {"gt": 4997}})
+    kept = fetch_kept(Source(table, replace(CONTEXT, progress=heard.append)), parse_row_filter({"n": {"gt": 4997}}))
     assert (kept.frame["id"].to_list(), sum(heard), kept.n_dropped) == (["i4998", "i4999"], 2, 4998)
     assert kept.positions is not None
     assert kept.positions.tolist() == [4998, 4999]
     assert table.asked == [({("n", "gte", 4997)}, None)]
-    fetch_kept(Source(table, CONTEXT), {"n": {"any": ["5"]}})
+    fetch_kept(Source(table, CONTEXT), parse_row_filter({"n": {"any": ["5"]}}))
     assert table.asked[-1] == (None, None)
 
 

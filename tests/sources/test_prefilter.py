@@ -96,7 +96,8 @@ def test_rows_are_the_same_filtered_by_batch_and_as_a_whole(
         rows = pa.table(table(seed + number, n_rows), schema=SCHEMA).sort_by("stars")
         pq.write_table(rows, folder / f"{number}.parquet", row_group_size=7)
     source = make("parquet", path="rows")
-    plain, pushed = kept_rows(source.fetch(), *filters), fetch_kept(source, *filters)
+    parsed = [None if tree is None else parse_row_filter(tree) for tree in filters]
+    plain, pushed = kept_rows(source.fetch(), *parsed), fetch_kept(source, *parsed)
     assert pushed.n_dropped == plain.n_dropped
     np.testing.assert_array_equal(pushed.hides, plain.hides)  # type: ignore[arg-type]
     assert pushed.positions is not None
@@ -123,7 +124,7 @@ def test_row_groups_and_partitions_without_matches_are_not_read(
         pq.write_table(rows, folder / "a.parquet", row_group_size=10)
     n_read: list[int] = []
     source = make("parquet", path="rows", progress=n_read.append)
-    pushed = fetch_kept(source, {"all": [{"ts": {"gte": 95}}, {"country": {"any": ["SE"]}}]})
+    pushed = fetch_kept(source, parse_row_filter({"all": [{"ts": {"gte": 95}}, {"country": {"any": ["SE"]}}]}))
     assert pushed.positions is not None
     assert (len(pushed.frame), pushed.n_dropped, sum(n_read)) == (5, 195, 5)
     assert pushed.positions.tolist() == [*range(195, 200)]
@@ -137,7 +138,7 @@ def test_row_groups_and_partitions_without_matches_are_not_read(
         ({"eq": 19}, [1]),
     ):
         groups.clear()
-        fetch_kept(source, {"all": [{"ts": condition}, {"country": {"any": ["SE"]}}]})
+        fetch_kept(source, parse_row_filter({"all": [{"ts": condition}, {"country": {"any": ["SE"]}}]}))
         assert groups == read, condition
 
 
@@ -159,7 +160,7 @@ def test_no_row_group_of_a_file_with_incomparable_values_is_skipped(
     pq.write_table(rows, tmp_path / "rows.parquet")
     where = {"all": [{"d": {"eq": 9}}, {"c": condition}]}
     with pytest.raises(RowFilterMismatch, match=r"data row [12], "):
-        fetch_kept(make("parquet", path="rows.parquet"), where)
+        fetch_kept(make("parquet", path="rows.parquet"), parse_row_filter(where))
 
 
 def test_a_refused_value_is_named_by_its_row_in_the_source(make: Any, tmp_path: Path) -> None:
@@ -169,7 +170,7 @@ def test_a_refused_value_is_named_by_its_row_in_the_source(make: Any, tmp_path: 
         rows = pa.table({"user_id": ["u"] * 10, "item_id": ["i"] * 10, "c": [*["4"] * 9, last]})
         pq.write_table(rows, tmp_path / "rows" / f"{number}.parquet", row_group_size=3)
     with pytest.raises(RowFilterMismatch, match="'c' holds 'bad' in data row 20, ") as caught:
-        fetch_kept(make("parquet", path="rows"), {"c": {"gte": 4}})
+        fetch_kept(make("parquet", path="rows"), parse_row_filter({"c": {"gte": 4}}))
     assert caught.value.fields == {"column": "c", "row": 20}
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import pandas as pd
 
 from svc.errors import MinDataViolation, SvcError
-from svc.recipe.filter_tree import NUMBER, parse_row_filter
+from svc.recipe.filter_tree import NUMBER
 from svc.recipe.load import LoadedRecipe
 from svc.recipe.schema import Cleansing, InteractionSchema, Recipe
 from svc.recipe.source_options import BUILT_IN_OPTIONS, Located
@@ -261,10 +261,10 @@ def label_doubts(frame: pd.DataFrame, columns: Iterable[Any], field: str) -> Ite
 
 def _columns_not_hidden(cleansing: Cleansing) -> set[str]:
     """Return the columns that `cleansing.where` compares with numbers and that `cleansing.hide` does not use."""
-    if cleansing.where is None:
+    where, hide = cleansing.where, cleansing.hide
+    if where is None:
         return set()
-    where = parse_row_filter(cleansing.where)
-    hidden = frozenset() if cleansing.hide is None else parse_row_filter(cleansing.hide).compared
+    hidden = frozenset() if hide is None else hide.compared
     return {name for name in where.compared - hidden if where.kinds[name] == NUMBER}
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from svc.errors import DataSourceError, RowFilterMismatch
 from svc.model.ranking.filter_fields import COMPARE
-from svc.recipe.filter_tree import NUMBER, Filter, either, parse_row_filter
+from svc.recipe.filter_tree import NUMBER, Filter, RowFilter, either
 from svc.sources.base import DataSource
 from svc.sources.dtypes import WORDS_FOR_NOTHING
 
@@ -45,7 +45,7 @@ class KeptRows:
     hides: Flags | None = None
 
 
-def fetch_kept(source: DataSource, where: Mapping[str, Any] | None, hide: Mapping[str, Any] | None = None) -> KeptRows:
+def fetch_kept(source: DataSource, where: RowFilter | None, hide: RowFilter | None = None) -> KeptRows:
     """Fetch the rows of `source` that satisfy `where` or `hide`, or all rows if there is no `where`.
 
     A source with `fetch_where` leaves out the other rows while it reads, which saves memory. Raise DataSourceError if
@@ -66,10 +66,10 @@ def fetch_kept(source: DataSource, where: Mapping[str, Any] | None, hide: Mappin
     return KeptRows(frame, positions, n_rows - len(frame), None if hide is None else np.concatenate(hides))
 
 
-def kept_rows(frame: pd.DataFrame, where: Mapping[str, Any] | None, hide: Mapping[str, Any] | None = None) -> KeptRows:
+def kept_rows(frame: pd.DataFrame, where: RowFilter | None, hide: RowFilter | None = None) -> KeptRows:
     """Return the rows of `frame` that satisfy `where` or `hide`, or all rows if there is no `where`.
 
-    Both filters have already been validated. Raise DataSourceError if `frame` lacks a column, and RowFilterMismatch if
+    Raise DataSourceError if `frame` lacks a column, and RowFilterMismatch if
     a value cannot be compared.
     """
     frame = frame.reset_index(drop=True)  # errors count rows by the index, and a plug-in may return any
@@ -85,9 +85,7 @@ def kept_rows(frame: pd.DataFrame, where: Mapping[str, Any] | None, hide: Mappin
     return KeptRows(satisfying, positions, n_dropped, None if hides is None else hides[positions])
 
 
-def _select(
-    frame: pd.DataFrame, where: Mapping[str, Any] | None, hide: Mapping[str, Any] | None
-) -> tuple[Flags, Flags | None]:
+def _select(frame: pd.DataFrame, where: RowFilter | None, hide: RowFilter | None) -> tuple[Flags, Flags | None]:
     """Return whether each row satisfies `where` or `hide`, (n,), and whether it satisfies `hide`, (n,), if it is given.
 
     Without `where`, all rows count as satisfying.
@@ -97,9 +95,8 @@ def _select(
     return kept if hidden is None else kept | hidden, hidden
 
 
-def _evaluate(frame: pd.DataFrame, tree: Mapping[str, Any], key: str) -> Flags:
-    """Return whether each row satisfies the filter `tree`, (n,). `key` is its place in the recipe, for errors."""
-    wanted = parse_row_filter(tree)
+def _evaluate(frame: pd.DataFrame, wanted: RowFilter, key: str) -> Flags:
+    """Return whether each row satisfies the filter, (n,). `key` is its place in the recipe, for errors."""
     columns: dict[str, Column] = {}
     for name, kind in wanted.kinds.items():
         if name not in frame.columns:

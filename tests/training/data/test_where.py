@@ -13,6 +13,7 @@ import pytest
 
 from svc.errors import DataSourceError, RowFilterMismatch, SvcError
 from svc.progress import Progress
+from svc.recipe.filter_tree import parse_row_filter
 from svc.settings import Settings
 from svc.training.data.fetch import load
 from svc.training.data.where import kept_rows
@@ -56,7 +57,7 @@ FRAME = pd.DataFrame(
 )
 def test_rows_that_satisfy_the_filter_are_kept(where: dict[str, Any], kept: list[int]) -> None:
     """Kept rows have their order and positions. A missing value satisfies only `exists: false`."""
-    found = kept_rows(FRAME, where)
+    found = kept_rows(FRAME, parse_row_filter(where))
     assert found.positions is not None
     assert found.positions.tolist() == kept
     assert (len(found.frame), found.n_dropped) == (len(kept), 5 - len(kept))
@@ -79,7 +80,7 @@ def test_a_value_that_cannot_be_compared_is_named(values: Any, where: dict[str, 
     """The message has column, row and value, even if another condition drops the row."""
     frame = pd.DataFrame({"c": values}).assign(d=0)
     with pytest.raises(RowFilterMismatch) as caught:
-        kept_rows(frame, where)
+        kept_rows(frame, parse_row_filter(where))
     assert caught.value.exit_code == 4
     assert caught.value.fields == {"column": "c", "row": row}
     assert f"'c' holds '{shown}" in caught.value.message
@@ -91,14 +92,14 @@ def test_errors_count_the_rows_of_any_index(index: Any) -> None:
     """A plug-in may return a frame with its own index. An error still numbers the rows from 1."""
     frame = pd.DataFrame({"r": ["3", "bad"]}, index=index)
     with pytest.raises(RowFilterMismatch) as caught:
-        kept_rows(frame, {"r": {"gte": 1}})
+        kept_rows(frame, parse_row_filter({"r": {"gte": 1}}))
     assert caught.value.fields["row"] == 2
 
 
 def test_a_source_without_a_required_column_is_an_error() -> None:
     """A plug-in may ignore the columns that the context requires."""
     with pytest.raises(DataSourceError, match=r"cleansing\.where: the table has no column c; it has d"):
-        kept_rows(pd.DataFrame({"d": [1]}), {"c": {"eq": 1}})
+        kept_rows(pd.DataFrame({"d": [1]}), parse_row_filter({"c": {"eq": 1}}))
 
 
 ROWS = pd.DataFrame(
@@ -159,13 +160,13 @@ def test_hidden_rows_of_every_source_are_no_choices_and_count(
 
 def test_hide_alone_drops_no_rows_and_is_named_in_its_errors() -> None:
     """Without `where`, all other rows are choices. An error names the filter that caused it."""
-    found = kept_rows(FRAME, None, {"rating": {"lt": 4}})
+    found = kept_rows(FRAME, None, parse_row_filter({"rating": {"lt": 4}}))
     assert found.hides is not None
     assert (found.hides.tolist(), found.n_dropped, len(found.frame)) == ([False, True, False, False, False], None, 5)
     with pytest.raises(DataSourceError, match=r"cleansing\.hide: the table has no column stars"):
-        kept_rows(FRAME, None, {"stars": {"lt": 4}})
+        kept_rows(FRAME, None, parse_row_filter({"stars": {"lt": 4}}))
     with pytest.raises(RowFilterMismatch, match=r"cleansing\.hide: the column 'text' holds 'a' in data row 1"):
-        kept_rows(FRAME, {"rating": {"gte": 4}}, {"text": {"lt": 4}})
+        kept_rows(FRAME, parse_row_filter({"rating": {"gte": 4}}), parse_row_filter({"text": {"lt": 4}}))
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "sql"])
