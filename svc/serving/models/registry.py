@@ -127,10 +127,6 @@ class ListState(Generic[Declared]):
         """Return the seconds since the start of the last successful read, or None before the first."""
         return None if self.read_at is None else max(0.0, trio.current_time() - self.read_at)
 
-    def on_clock(self, shift_s: float) -> ListState[Declared]:
-        """Return the state without content, and with `read_at` on a clock that is ahead by `shift_s` seconds."""
-        return ListState(self.declared, None, None if self.read_at is None else self.read_at + shift_s)
-
 
 def is_stale(available: ListState[Availability]) -> bool:
     """Return True if a list of available items is older than the recipe permits, or was never read."""

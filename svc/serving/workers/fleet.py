@@ -30,7 +30,7 @@ from svc.serving.models.registry import Registry, WorkersState
 from svc.serving.transport.connection import VACANT
 from svc.serving.workers import channel, counters
 from svc.serving.workers.counters import BEAT_S, PAGE_BYTES, SILENT_CHECKS, Counts, WorkerPage
-from svc.serving.workers.package import Package, WorkerLanes, mirror_entry
+from svc.serving.workers.package import Package, WorkerLanes, write_entry
 from svc.serving.workers.rates import CELLS, CELLS_BYTES
 from svc.serving.workers.template import Pauses, Template, environment
 
@@ -135,7 +135,7 @@ class Fleet:
 
     def _tell_change(self, kind: str, *arguments: Any) -> None:
         """Send a change of the registry to all workers."""
-        self.tell(kind, *(mirror_entry(*arguments) if kind == "entry" else arguments))
+        self.tell(kind, *((write_entry(*arguments),) if kind == "entry" else arguments))
 
     def _order(self, worker: WorkerRecord, kind: str, *arguments: Any, files: tuple[SealedMemory, ...] = ()) -> None:
         seq = next(self._seqs)
@@ -244,7 +244,7 @@ class Fleet:
         for number in self._packages:
             self._give_model(worker, number)
         for entry in self.registry.entries():
-            self._order(worker, "entry", *mirror_entry(entry))
+            self._order(worker, "entry", write_entry(entry))
         self._order(worker, "skip", dict(self.registry.skipped_files()))
         if self._is_accepting:
             self._order(worker, "accept", worker.slot)

@@ -2,8 +2,7 @@
 
 The parent has verified, decoded and tested the model. The arrays of the model and the encoded pieces of its items
 (`ItemFragments`) lie in sealed memory files, which all workers map. All other values are pickled. Unpickling runs code,
-so workers accept packages only from their parent. The rules and lists of the recipe change more often than the model,
-so they are sent separately (`ServedState`).
+so workers accept packages only from their parent. An entry of the registry refers to the package of its model.
 """
 
 from __future__ import annotations
@@ -22,32 +21,13 @@ import numpy as np
 import trio
 
 from svc.artifact.store import Blob
-from svc.asking.policy import Policy
 from svc.model.codec import Stored
-from svc.model.ranking.item_sets import ItemSet
 from svc.processes import SealedMemory
 from svc.serving.models.fragments import ItemFragments
 from svc.serving.models.lanes import Lane
 from svc.serving.models.loader import Loaded
-from svc.serving.models.registry import Entry, Served
+from svc.serving.models.registry import Entry, ListState, Served
 from svc.serving.models.threads import ScoringThreads
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ServedState:
-    """The rules, available items and new items of a recipe, with which workers serve a model."""
-
-    number: int
-    """Number of the model's package."""
-    loaded_at: float
-    """Unix time in seconds."""
-    policy: Policy
-    items: ItemSet | None
-    """The available items, or None without a list of available items or before its first read."""
-    new: bytes | None
-    """The pickled `PlacedItems`, or None without new items or with `keeps_new`."""
-    keeps_new: bool
-    """True if the new items have not changed since the previous order `entry` for this recipe."""
 
 
 class WorkerLanes(Lane):
@@ -66,32 +46,64 @@ class WorkerLanes(Lane):
         self._drop(self.number)
 
 
-def on_clock(entry: Entry, shift_s: float) -> Entry:
-    """Return the entry with the times of its lists shifted by `shift_s` seconds, and without the lists' content.
+class _EntryPickler(pickle.Pickler):
+    """A pickler of entries, in which a served model is the number of its package beside its rules and items.
 
-    trio's clock has a different zero in each process, so the parent sends times of `time.perf_counter`. Workers do not
-    need the content, because `ServedState` has the items.
+    Rules and lists change more often than models, so they are sent without the model. Lists are sent without their
+    content, because workers need only the items.
     """
-    available, new = entry.availability, entry.new_items
-    return replace(
-        entry, availability=available and available.on_clock(shift_s), new_items=new and new.on_clock(shift_s)
-    )
+
+    def __init__(self, out: io.BytesIO, before: Served | None) -> None:
+        super().__init__(out, protocol=5)
+        self._sent = before and before.new
+
+    def persistent_id(self, value: Any) -> tuple[Any, ...] | None:
+        if isinstance(value, Served):
+            assert isinstance(value.lane, WorkerLanes), "the fleet made it"
+            is_sent = value.new is not None and value.new is self._sent
+            key = value.lane.number, value.name, value.loaded_at
+            return key, value.available, value.policy, is_sent, None if is_sent else value.new
+        if isinstance(value, ListState):
+            # trio's clock has a different zero in each process, and this one has not.
+            shift_s = time.perf_counter() - trio.current_time()
+            return value.declared, None if value.read_at is None else value.read_at + shift_s
+        return None
 
 
-def mirror_entry(entry: Entry, before: Served | None = None) -> tuple[Entry, ServedState | None]:
-    """Return an entry without its model, and the state of its model, both in the form that is sent to workers.
+def write_entry(entry: Entry, before: Served | None = None) -> bytes:
+    """Return an entry for `read_entry` in a worker. Call it on the event loop.
 
-    The state is None if the entry has no model. `before` is the model in the entry that was last sent to the same
-    workers, or None. If it has the same new items, they are not sent again.
+    `before` is the model in the entry that was last sent to the same workers, or None. If it has the same new items,
+    they are not sent again.
     """
-    state, served = None, entry.served
-    if served is not None:
-        lane, available, new = served.lane, served.available, served.new
-        assert isinstance(lane, WorkerLanes), "the fleet made it"
-        keeps_new = new is not None and before is not None and before.new is new
-        pickled = None if new is None or keeps_new else pickle.dumps(new, protocol=5)
-        state = ServedState(lane.number, served.loaded_at, served.policy, available, pickled, keeps_new)
-    return on_clock(replace(entry, served=None), time.perf_counter() - trio.current_time()), state
+    out = io.BytesIO()
+    _EntryPickler(out, before).dump(entry)
+    return out.getvalue()
+
+
+class _EntryUnpickler(pickle.Unpickler):
+    shift_s: float
+    served: Callable[..., Served]
+
+    def persistent_load(self, parts: tuple[Any, ...]) -> Served | ListState[Any]:
+        if len(parts) == 2:
+            declared, read_at = parts
+            return ListState(declared, None, None if read_at is None else read_at + self.shift_s)
+        key, available, policy, is_sent, new = parts
+        served = self.served(*key)
+        return served.beside(available, served.new if is_sent else new, policy)
+
+
+def read_entry(pickled: bytes, shift_s: float, served: Callable[[int, str, float], Served]) -> Entry:
+    """Return the entry that `write_entry` has written. Blocks, because the recipe's filter is computed for all items.
+
+    Times of lists are `shift_s` seconds later than on the clock of `time.perf_counter`. `served` returns the model to
+    which rules and items are added, from the number of its package, the name of its recipe and the time of its load.
+    """
+    unpickler = _EntryUnpickler(io.BytesIO(pickled))
+    unpickler.shift_s, unpickler.served = shift_s, served
+    entry: Entry = unpickler.load()
+    return entry
 
 
 _LOCK = type(threading.Lock())

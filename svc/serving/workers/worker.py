@@ -9,11 +9,10 @@ from __future__ import annotations
 import gc
 import itertools
 import os
-import pickle
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
 
@@ -29,15 +28,14 @@ from svc.serving.api.key_policies import KeyPolicies
 from svc.serving.api.request import ServerState
 from svc.serving.models.lanes import Lane
 from svc.serving.models.loader import Loaded
-from svc.serving.models.placed_items import PlacedItems
-from svc.serving.models.registry import Entry, Registry, Served, WorkersState
+from svc.serving.models.registry import Registry, Served, WorkersState
 from svc.serving.models.threads import ScoringThreads
 from svc.serving.transport import server
 from svc.serving.transport.certificate import Certificate, Tls
 from svc.serving.transport.connection import Spread, run_until
 from svc.serving.workers import channel, counters
 from svc.serving.workers.counters import BEAT_S, WorkerPage
-from svc.serving.workers.package import Package, ServedState, on_clock
+from svc.serving.workers.package import Package, read_entry
 from svc.serving.workers.rates import Cell, SharedBucket
 from svc.settings import Settings
 
@@ -70,14 +68,6 @@ def live(ends: Ends) -> None:
     logs.configure(settings)
     process.tune()
     trio.run(Worker(ends, settings).run)
-
-
-def _beside(served: Served, state: ServedState) -> Served:
-    """Return `served` with the available items, new items and policy that the parent sent. Blocks."""
-    new: PlacedItems | None = served.new if state.keeps_new else None
-    if state.new is not None:
-        new = pickle.loads(state.new)
-    return served.beside(state.items, new, state.policy)
 
 
 class Worker:
@@ -214,21 +204,17 @@ class Worker:
         _, lane = self._models.pop(number)
         lane.close()
 
-    async def _put(self, entry: Entry, state: ServedState | None) -> None:
-        """Replace the entry of a recipe in the registry.
+    async def _put(self, pickled: bytes) -> None:
+        """Replace the entry of a recipe in the registry. Its model has been opened before."""
+        shift_s = trio.current_time() - time.perf_counter()
+        self._registry.put(await trio.to_thread.run_sync(read_entry, pickled, shift_s, self._served))
 
-        `state` has the number of the opened model, its rules and its items, or is None without a model.
-        """
-        entry = on_clock(entry, trio.current_time() - time.perf_counter())
-        if state is None:
-            self._registry.put(entry)
-            return
-        (loaded, lane), before = self._models[state.number], self._registry.get(entry.name)
-        served = None if before is None else before.served
-        if served is None or served.lane is not lane:
-            served = Served.of(entry.name, loaded, lane, state.loaded_at)
-        served = await trio.to_thread.run_sync(_beside, served, state)
-        self._registry.put(replace(entry, served=served))
+    def _served(self, number: int, name: str, loaded_at: float) -> Served:
+        """Return the model that the recipe `name` serves if it is the one of this number, else the opened model."""
+        (loaded, lane), before = self._models[number], self._registry.get(name)
+        if before is not None and before.served is not None and before.served.lane is lane:
+            return before.served
+        return Served.of(name, loaded, lane, loaded_at)
 
     def _use_policies(self, policies: Any, cells: dict[str, int]) -> None:
         if self._state.policies is None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import socket
-import time
 import weakref
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ import structlog
 import trio
 from structlog.testing import capture_logs
 
-from svc.asking.policy import Policy
 from svc.errors import ArtifactReadError, InternalError
 from svc.model.ranking.item_sets import ItemSet
 from svc.processes import SharedPage
@@ -27,11 +25,11 @@ from svc.serving.models.registry import Entry, ListState, Served, WorkersState
 from svc.serving.transport.connection import VACANT
 from svc.serving.workers import channel
 from svc.serving.workers.counters import WorkerPage
-from svc.serving.workers.package import Package, ServedState, pack_loaded
+from svc.serving.workers.package import Package, WorkerLanes, pack_loaded, write_entry
 from svc.serving.workers.rates import CELLS_BYTES
 from svc.serving.workers.worker import Ends, Worker
 from svc.settings import Settings
-from tests.serving.artifacts import factor_model
+from tests.serving.artifacts import factor_model, served_model
 from tests.serving.freed import freed
 from tests.serving.workers.test_package import load, prepare
 
@@ -55,7 +53,7 @@ async def test_a_worker_answers_after_its_first_orders_and_ends_on_order(freezes
     worker = Worker(ends, Settings(metrics_enabled=True, log_level="debug"))
     orders: list[tuple[Any, ...]] = [
         ("workers", WorkersState(2, 1, 0)),
-        ("entry", Entry("a", "a.yaml"), None),
+        ("entry", write_entry(Entry("a", "a.yaml"))),
         ("skip", {}),
         ("accept", 1),
     ]
@@ -172,9 +170,9 @@ async def test_a_worker_follows_orders_about_models_keys_and_drain(tmp_path: Pat
         assert await channel.hear(control) == [seq]
 
     async def put(number: int, available: ItemSet | None = None) -> Served | None:
-        state = ServedState(number, 0.0, Policy(), available, None, keeps_new=False)
-        listed = ListState(DECLARED, None, time.perf_counter() - 100)
-        await tell("entry", Entry("a", "a.yaml", availability=listed), state)
+        served = served_model(name="a", lane=WorkerLanes(number, lambda _: None), available=available)
+        listed = ListState(DECLARED, None, trio.current_time() - 100)
+        await tell("entry", write_entry(Entry("a", "a.yaml", served, availability=listed)))
         entry = worker._registry.require("a")
         assert entry.availability is not None
         assert 100 <= (entry.availability.age_s() or 0) < 160
