@@ -31,7 +31,14 @@ pytestmark = pytest.mark.integration
 PATIENCE_MS = 60_000
 """One click has taken 20 seconds while several browsers and trainings shared two cores."""
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright comes with the group `integration`")
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+BROWSERS = (
+    "chromium-headless-shell",
+    "chromium",
+    "chromium-browser",
+    "google-chrome",
+    "google-chrome-stable",
+    "chrome",
+)
 KEY = "A" * 43
 EVIL = '<img src="x" onerror="window.hacked = true"> & </script>'
 REFUSED = "Failed to load resource: the server responded with a status of"
