@@ -1,9 +1,9 @@
-"""Takes pictures of the documentation again, of the demo's bookshop: its notebook, and its console in a browser.
+"""Takes pictures of the documentation again, of the demo's bookshop: its notebook, its console and a training's report.
 
     python -m pip install ipykernel nbclient nbconvert pillow playwright
-    python docs/pictures.py notebook console
+    python docs/pictures.py notebook console report
 
-The browser is the `chromium` of the PATH.
+The browser is the `chromium-headless-shell` of the PATH, or `chromium`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import svc
 
 DOCS = Path(__file__).parent
 IMAGES = DOCS / "images"
@@ -85,6 +87,16 @@ def take_console(browser: Any, folder: Path) -> None:
         _screenshot(reference, "api-reference")
 
 
+def take_report(browser: Any, folder: Path) -> None:
+    """`training-report.png`: the top of the report of `books`, trained twice, so that two runs are compared."""
+    recipe = _recipes(folder) / "books.yaml"
+    for _ in range(2):
+        svc.train(recipe, n_trials=12, report=folder / "report.html")
+    page = browser.new_page(viewport={"width": 1180, "height": 1900}, color_scheme="light")
+    page.goto((folder / "report.html").as_uri())
+    _screenshot(page, "training-report")
+
+
 def _signed_in(browser: Any, key: str, **options: Any) -> Any:
     """Open the console in a new tab, sign in with the API key, and return the tab."""
     page = browser.new_page(**options)
@@ -110,10 +122,7 @@ def _shop(folder: Path) -> Iterator[str]:
 
     A second process sends requests for `books`, for at most 300 s. It and the server end with the block.
     """
-    import svc
-
-    subprocess.run([*SVC, "demo", "--files-only", "--folder", "shop"], cwd=folder, check=True, capture_output=True)
-    recipes = folder / "shop" / "recipes"
+    recipes = _recipes(folder)
     for name in ("books", "books-cold-start"):
         svc.train(recipes / f"{name}.yaml", n_trials=4)
     lines = (folder / "shop" / "keys.env").read_text(encoding="utf-8").splitlines()
@@ -147,12 +156,18 @@ def _shop(folder: Path) -> Iterator[str]:
             process.wait()
 
 
+def _recipes(folder: Path) -> Path:
+    """Write the demo's files, and return the folder of its recipes."""
+    subprocess.run([*SVC, "demo", "--files-only", "--folder", "shop"], cwd=folder, check=True, capture_output=True)
+    return folder / "shop" / "recipes"
+
+
 def _wait_for_server() -> None:
     ready = ["curl", "-sS", "--retry", "100", "--retry-delay", "1", "--retry-all-errors", f"{ADDRESS}/v1/health/ready"]
     subprocess.run(ready, check=True, capture_output=True)
 
 
-PICTURES = {"notebook": take_notebook, "console": take_console}
+PICTURES = {"notebook": take_notebook, "console": take_console, "report": take_report}
 
 
 def main(names: list[str]) -> None:
@@ -160,7 +175,7 @@ def main(names: list[str]) -> None:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium-headless-shell") or shutil.which("chromium"), args=["--no-sandbox"])
         for name in names:
             with tempfile.TemporaryDirectory() as folder:
                 PICTURES[name](browser, Path(folder))
