@@ -163,8 +163,9 @@ class Shadows:
                 log_failure(error)
                 self._count(recipe, "failed")
             else:
-                overlap = len(set(ids).intersection(sent)) / len(sent)
-                self._metrics.of(metrics.SHADOW_OVERLAP, recipe=recipe).observe(overlap)
+                if sent:  # a page behind the end of the ranking has no items
+                    overlap = len(set(ids).intersection(sent)) / len(sent)
+                    self._metrics.of(metrics.SHADOW_OVERLAP, recipe=recipe).observe(overlap)
                 self._count(recipe, "compared")
                 log([ids])
 

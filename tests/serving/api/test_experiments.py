@@ -21,6 +21,7 @@ from svc.serving.api.experiments import NO_MODEL, Asker, Shadows, choose, log_pa
 from svc.serving.models.registry import Entry, Registry, Served
 from svc.serving.served_log import Line
 from tests.serving.artifacts import served_model
+from tests.serving.watched import until
 
 pytestmark = pytest.mark.anyio
 WEIGHTS = (3, 2, 1)
@@ -175,3 +176,20 @@ async def test_shadows_wait_for_requests_and_are_dropped_under_load(monkeypatch:
     assert metrics.of(SHADOWS, recipe="movies", result="dropped")._value.get() == 1 + 1 + 5
     assert metrics.of(SHADOW_OVERLAP, recipe="movies")._sum.get() == 2 * 0.75
     assert logged == [["i2", "i3", "i4"]] * 2
+
+
+async def test_a_page_without_items_has_no_share() -> None:
+    """Its shadow ranking is counted and logged."""
+    metrics, logged = Metrics.create(), list[Sequence[str]]()
+    shadows = Shadows(metrics)
+
+    async def rank() -> list[str]:
+        return []
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(shadows.run)
+        shadows.put("movies", [], rank, logged.extend)
+        await until(lambda: bool(logged))
+        nursery.cancel_scope.cancel()
+    assert metrics.of(SHADOWS, recipe="movies", result="compared")._value.get() == 1
+    assert not any(bucket.get() for bucket in metrics.of(SHADOW_OVERLAP, recipe="movies")._buckets)
