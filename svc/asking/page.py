@@ -272,10 +272,13 @@ class _Page:
     @cached_property
     def _seen(self) -> list[str]:
         """Return the ids of the items that the user's rows leave out: seen, hidden, disliked and excluded ones."""
-        if isinstance(self._about, str):
-            return list(self._request.exclude_items)
-        columns = excluded_columns(self._about.query, self._offer.model.history)
-        return [*self._request.exclude_items, *map(self._offer.names.at, np.unique(columns).tolist())]
+        request, offer, dislikes = self._request, self._offer, list[str]()
+        if isinstance(self._about, str):  # an unknown user, who may reject items and have hidden ones all the same
+            dislikes = [dislike.item_id for dislike in request.dislikes or ()]
+            columns, _ = offer.model.hidden_from(-1, request.user_id, brings_back=request.include_seen is True)
+        else:
+            columns = excluded_columns(self._about.query, offer.model.history)
+        return [*request.exclude_items, *dislikes, *map(offer.names.at, np.unique(columns).tolist())]
 
     def _latest_first(self, offer: Offer) -> Iterator[str]:
         """Yield the items of the user, latest first: those of the request, and then stored ones.

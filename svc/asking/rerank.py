@@ -106,8 +106,10 @@ def rerank_steps(request: RerankRequest, offer: Offer) -> Generator[Prepared, Ra
         ranking = yield about._replace(query=_of_all(about.query))
     except UnknownUser:
         pass
-    chosen = {interaction.item_id for interaction in request.history or ()}
-    seen |= [item in chosen for item in request.items]
+    user = -1 if request.user_id is None else offer.model.user_ids.index(request.user_id)
+    hidden, hidden_new = offer.model.hidden_from(user, request.user_id)
+    named = {*hidden_new, *(interaction.item_id for interaction in request.history or ())}
+    seen |= np.isin(columns, hidden) | [item in named for item in request.items]
     allowed = offer.allowed_items()
     unavailable = np.zeros(n, dtype=np.bool_)
     if allowed is not None:

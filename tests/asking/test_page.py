@@ -15,6 +15,8 @@ from svc.asking.parsing import parse
 from svc.asking.plan import plan
 from svc.asking.requests import PopularQuery, RecommendRequest, RelatedRequest
 from svc.errors import ValidationFailed
+from svc.model.history import History
+from svc.model.ids import IdTable
 from svc.model.model import Model
 from svc.model.ranking.filter_fields import FilterFields, LabelField, NumberField
 from svc.model.ranking.query import Ranking
@@ -38,6 +40,15 @@ def offer_of(name: str) -> Offer:
         ranked.ready()
         return Offer(model=ranked, filters=fields())
     return Offer(model=model_of(name), filters=fields())
+
+
+def stranger_offer() -> Offer:
+    """Return an offer of a model that knows of the user `stranger` only that i5 and the new item n0 are hidden."""
+    model = family("neighbours")
+    model.other_user_ids, model.hidden_new_ids = IdTable.from_ids(["stranger"]), IdTable.from_ids(["n0"])
+    hidden = np.array([5, N_ITEMS], np.int32)
+    model.hidden_of_others = History(np.array([0, 2]), hidden, np.full(2, 0.5, np.float32))
+    return Offer(model=model, filters=fields())
 
 
 def answer(body: dict[str, Any], offer: Offer) -> PageAnswer:
@@ -158,6 +169,17 @@ def test_a_page_of_nobody_has_the_rows_that_need_no_user() -> None:
     assert [len(row.ranking.items) for row in page.rows] == [0, 0, 10]
     assert page.about is None
     assert all(row.why for row in page.rows[:2])
+
+
+def test_no_row_has_what_an_unknown_user_rejects_or_hides() -> None:
+    """Hidden items come back with seen items, and rejected ones never."""
+    offer = stranger_offer()
+    rows = [{"id": "a", "popular": {"limit": N_ITEMS}}, {"id": "b", "related": {"seed_items": ["i9"], "limit": 30}}]
+    for row in rows:
+        body = {"user_id": "stranger", "dislikes": ["i3"], "rows": [row]}
+        (hides,), (shows,) = (answer(body | more, offer).rows for more in ({}, {"include_seen": True}))
+        assert not {"i3", "i5"} & {*ids(offer, hides.ranking)}
+        assert {"i3", "i5"} & {*ids(offer, shows.ranking)} == {"i5"}
 
 
 def test_favoured_labels_weigh_the_best_items_against_all() -> None:

@@ -16,7 +16,7 @@ from svc.asking.requests import RecommendRequest
 from svc.asking.rerank import RerankAnswer, RerankRequest, rerank_steps
 from svc.errors import ValidationFailed
 from svc.model.ranking.item_sets import ItemSet
-from tests.asking.test_page import ids, offer_of
+from tests.asking.test_page import ids, offer_of, stranger_offer
 from tests.families import EVERY_FAMILY, N_ITEMS, N_USERS
 
 
@@ -91,6 +91,12 @@ def test_the_list_stays_if_nothing_is_known_of_the_user() -> None:
     assert listed(result) == ["i3", "i1", "x"]
     assert result.about is None
     assert result.ranked.tolist() == [-1, -1, -1]
+
+
+def test_hidden_items_of_an_unknown_user_are_told() -> None:
+    """New items are told too."""
+    told = answer({"user_id": "stranger", "items": ["i3", "i5", "n0"]}, stranger_offer())
+    assert (listed(told), told.seen.tolist()) == (["i3", "i5", "n0"], [False, True, True])
 
 
 def test_scores_and_reasons_are_those_of_the_model() -> None:
