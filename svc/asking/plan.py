@@ -7,6 +7,7 @@ trainings ask here. The steps of an answer and their order are in `svc.model.fin
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -125,9 +126,11 @@ def _recommend(request: RecommendRequest, offer: Offer) -> Prepared:
     query = query.of_profile(profile_of(chosen, model.history))._replace(
         reordered=model.ranker is not None, seed_features=tuple(described.values()), include_seen=include_seen
     )
+    gone: dict[str, PinFault] = {}
     if new is not None:
-        left_out = () if include_seen else seen
-        query = _with_candidates(query, offer, allowed, request.include_items, [*exclude_items, *left_out, *hidden_new])
+        gone = {} if include_seen else dict.fromkeys(seen, "seen")
+        gone |= dict.fromkeys([*exclude_items, *hidden_new], "excluded")
+        query = _with_candidates(query, offer, allowed, request.include_items, [*gone])
     query = _without(query, hidden)
     profile: Profile
     # If a history that replaces has no known item, the user keeps the training history.
@@ -139,7 +142,7 @@ def _recommend(request: RecommendRequest, offer: Offer) -> Prepared:
     differs = len(seen) < len(history) or (query.of_trained_user and model.history.is_seen is not None)
     if differs and not include_seen:
         query = query._replace(not_seen=not_seen(query, model.history, user, names.of_model(seen)))
-    prepared = _finish(query, offer, ignored, pins, unused=unused, profile=profile)
+    prepared = _finish(query, offer, ignored, pins, unused=unused, profile=profile, gone=gone)
     return prepared if request.shows_profile or prepared.query.popular else prepared._replace(profile=None)
 
 
@@ -391,10 +394,12 @@ def _finish(
     unused: tuple[str, ...],
     profile: Profile | None = None,
     with_new: bool = True,
+    gone: Mapping[str, PinFault] = MappingProxyType({}),
 ) -> Prepared:
     """Add to the query the pins that may be shown. Return it with the facts that its answer reports.
 
-    Pins that may not be shown are among these facts, as ignored items and with the reason.
+    Pins that may not be shown are among these facts, as ignored items and with the reason. `gone` has the reason for
+    each new item that is left out by its id.
     """
     if not pins:
         return Prepared(query, unused, tuple(ignored), profile, query.offset)
@@ -408,11 +413,15 @@ def _finish(
     if query.new is not None:
         may |= np.isin(columns, n_items + query.new.rows)
     placed = tuple(Pin(int(columns[n]), pins[n][1]) for n in np.flatnonzero(may).tolist())
-    gone = tuple((pins[n][0], _why_not_shown(columns[n], query, excluded)) for n in np.flatnonzero(~may).tolist())
+    ignored_pins = tuple(
+        (item, gone.get(item, "filtered") if column >= n_items else _why_not_shown(column, query, excluded))
+        for (item, _), column, shows in zip(pins, columns, may, strict=True)
+        if not shows
+    )
     rules = (query.rules or Rules())._replace(pins=placed)
     active = rules if rules != Rules() or query.new is not None else None
-    reported = tuple(dict.fromkeys((*ignored, *(item for item, _ in gone))))
-    return Prepared(query._replace(rules=active), unused, reported, profile, query.offset, gone)
+    reported = tuple(dict.fromkeys((*ignored, *(item for item, _ in ignored_pins))))
+    return Prepared(query._replace(rules=active), unused, reported, profile, query.offset, ignored_pins)
 
 
 def _why_not_shown(column: np.int32, query: Query, excluded: NDArray[np.int32]) -> PinFault:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from svc.asking.offer import Offer
+from svc.asking.parsing import parse
 from svc.asking.plan import known_user, plan
 from svc.asking.requests import RecommendRequest
 from svc.model.history import History
@@ -58,6 +59,15 @@ def test_each_hidden_pin_has_a_reason() -> None:
     assert prepared.ignored_pins == (("x", "unknown"), ("c", "excluded"), ("a", "seen"), ("b", "seen"))
     shown_again = planned.recommend(model(), include_seen=True, **asked)
     assert shown_again.ignored_pins == (("x", "unknown"), ("c", "excluded"), ("b", "filtered"))
+
+
+def test_each_hidden_pin_of_a_new_item_has_a_reason() -> None:
+    """The reasons are those of the items of the model."""
+    new = NewItems(IdTable.from_ids(["n0", "n1", "n2", "n3"]), np.zeros((4, 2)), 4, None)
+    pins = [{"item_id": f"n{place}", "position": place} for place in range(4)]
+    body = {"user_id": "u", "exclude_items": ["n0"], "history": ["n1"], "include_items": ["n1", "n3"], "pins": pins}
+    gone = plan(parse(RecommendRequest, body), Offer(model=model(), new_items=new)).ignored_pins
+    assert gone == (("n0", "excluded"), ("n1", "seen"), ("n2", "filtered"))
 
 
 def test_a_training_user_gets_the_same_query_by_row_and_by_id() -> None:
