@@ -89,6 +89,8 @@ _FORMS: Mapping[str, str] = {
 """An example of each block and mapping by its key, as YAML that is a Python expression too."""
 _AUTOMATIC = re.compile("all|any|auto|automatic|default|every|everything|max|[*]|-1", re.IGNORECASE)
 """Words for an automatic choice, which svc makes if the key is left out."""
+_OFF = ("none", "off", "always_overwrite")
+"""Values that leave something out. `false` means one of them, and `true` none."""
 _BOOST = "a boost names its items by a filter: {filter: {genres: {any: [Drama]}}, factor: 2}"
 _TABLE = "a table belongs under `source`, as source: {type: csv, path: items.csv}"
 _DSN = "write dsn_env: SVC_RECIPE_DSN and export SVC_RECIPE_DSN=postgresql://..."
@@ -317,7 +319,8 @@ def _candidates(
         return
     text = str(value).strip()
     if isinstance(value, bool) and field is not None and kind != "model_type":
-        yield from (field.default,) * (field.default is not None) if value else ("none", "off", None)
+        on = reversed(get_args(field.annotation)) if field.default in _OFF else (field.default,)
+        yield from (choice for choice in on if choice not in (None, *_OFF)) if value else (*_OFF, None)
     elif kind == "tuple_type":
         yield from _as_lists(value, model)
     elif kind == "model_type" and model is not None:

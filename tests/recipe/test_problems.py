@@ -95,6 +95,22 @@ PLAIN: dict[str, tuple[dict[str, Any], str]] = {
         "output.expires_after: must be a whole number with its unit, such as 90min, 36h, 30d, 4w or 1y; "
         "found the text '1.5 days'",
     ),
+    "a fallback that is on": (
+        {"serving": {"fallback": True}},
+        "serving.fallback: must be one of 'none' or 'popular'; found true; write 'popular'",
+    ),
+    "a ranker that is on": (
+        {"training": {"ranker": True}},
+        "training.ranker: must be one of 'search' or 'off'; found true; write 'search'",
+    ),
+    "versions that are on": (
+        {"versioning": True},
+        "versioning: must be one of 'append_sha' or 'always_overwrite'; found true; write 'append_sha'",
+    ),
+    "versions that are off": (
+        {"versioning": False},
+        "versioning: must be one of 'append_sha' or 'always_overwrite'; found false; write 'always_overwrite'",
+    ),
     "a name with a blank": (
         {"name": "my movies"},
         "name: must be 1 to 64 letters, digits, hyphens and underscores; found the text 'my movies'",

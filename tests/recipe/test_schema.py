@@ -246,7 +246,7 @@ def test_the_baseline_may_be_named_as_an_algorithm(tmp_path: Path, spelled: str)
     ("block", "words"),
     [
         ({"mode": "enforced"}, "promotion.mode: must be one of 'off', 'report' or 'enforce' (did you mean 'enforce'?)"),
-        ({"mode": True}, "promotion.mode: must be one of 'off', 'report' or 'enforce'; found true"),
+        ({"mode": True}, "promotion.mode: must be one of 'off', 'report' or 'enforce'; found true; write 'enforce'"),
         ({"against": ["incumbant"]}, "promotion.against[0]: must be one of 'incumbent' or 'TopPop' (did you mean"),
         ({"against": []}, "promotion.against: "),
         ({"against": ["TopPop"], "guardrails": {}}, "guardrails compare with the incumbent"),
