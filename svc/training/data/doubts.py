@@ -48,6 +48,8 @@ FEW_BELOW: Final = 0.2
 HEAVY_TAIL: Final = 20
 """Ratio of the 99th percentile of raw weights to their median above which a training warns."""
 TOP: Final = 0.99
+_DECIMAL: Final = re.compile(r"\s*[+-]?[0-9]*,(?![0-9]{3}\s*$)[0-9]+\s*")
+"""A number with a decimal comma. In 1,234 the comma may group thousands."""
 _CELLS: Final = 1000  # `label_doubts` looks at these: of more names, even the parts repeat
 _SHOWN_CHARACTERS = 40
 _LOW_SHARE: Final = 0.6
@@ -122,6 +124,7 @@ def _events(interactions: Interactions, recipe: Recipe, *, is_sample: bool) -> I
     """Warn if all of several events hide their items, and if many rows or a listed event are of no use."""
     events, counts = recipe.cleansing.event_values, interactions.events
     best = max(events, key=events.__getitem__, default="")
+    key = yaml_key(best)
     undecided = recipe.cleansing.seen is None and recipe.training.target is None and not recipe.training.repeats
     if undecided and len(set(events.values())) > 1:
         weakest = min(events, key=events.__getitem__)
@@ -129,8 +132,8 @@ def _events(interactions: Interactions, recipe: Recipe, *, is_sample: bool) -> I
             "events_all_seen",
             "cleansing.seen",
             f"every event hides its item and is judged: an item with only a {weakest!r} is never recommended to that "
-            f"user. If only {best!r} should do this, add `cleansing: {{seen: [{best}]}}` and "
-            f"`training: {{target: [{best}]}}`",
+            f"user. If only {best!r} should do this, add `cleansing: {{seen: [{key}]}}` and "
+            f"`training: {{target: [{key}]}}`",
         )
     listed = recipe.cleansing.event_weights or {}
     others = {event: count for event, count in counts.items() if event not in listed}
@@ -174,7 +177,8 @@ def _weights(column: pd.Series, name: str, *, is_raw: bool) -> Iterator[Doubt]:
     texts = [text for text in column[unusable].dropna().astype(str).unique() if text.strip() and not _is_number(text)]
     expression = f"`SELECT CAST(REPLACE({name}, ',', '.') AS DOUBLE) AS {name}, ...`"
     as_text = f", such as the text {texts[0][:_SHOWN_CHARACTERS]!r}: write numbers with a point" if texts else ""
-    as_text += f", or read them by a query, {expression}" if texts else ""
+    is_decimal = texts and all(_DECIMAL.fullmatch(text) for text in texts)
+    as_text += f", or read them by a query, {expression}" if is_decimal else ""
     if n_unusable == len(values) > 0:
         mend = as_text or ": is it the weight? Leave schema.weight_column out, or name another column"
         raise MinDataViolation(f"no row has a {name!r} above 0{mend}")
@@ -302,7 +306,7 @@ def _hint(column: pd.Series, name: str, *, is_used: bool) -> Doubt | None:
         f"the column {name!r} holds {len(values)} numbers from {values[0]:g} to {values[-1]:g} and is not used: every "
         f"row counts as a choice; `cleansing.where: {{{key}: {{gte: {high:g}}}}}` keeps the high ones and "
         f"`cleansing.hide: {{{key}: {{lt: {high:g}}}}}` never recommends the others to that user, "
-        f"`schema.weight_column: {name}` weighs them",
+        f"`schema.weight_column: {key}` weighs them",
     )
 
 

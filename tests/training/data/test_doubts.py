@@ -105,6 +105,12 @@ def test_an_event_that_never_occurs_causes_a_warning(tmp_path: Path) -> None:
     assert messages == {"unlisted_events": "no row is of 'Buy', 'no': compare the spelling"}
 
 
+def test_a_suggested_event_that_looks_like_a_number_has_quotes(tmp_path: Path) -> None:
+    """Without them, YAML would read a number, which is no event."""
+    message = of_events(tmp_path, with_events("7", "8"), {"7": 1, "8": 2})["events_all_seen"]
+    assert '`cleansing: {seen: ["8"]}` and `training: {target: ["8"]}`' in message
+
+
 def test_repeated_events_are_not_to_be_counted(tmp_path: Path) -> None:
     """A count would ignore the weights. The largest weight of a user and item counts already."""
     frame = pd.concat([with_events("view", "buy")] * 2)
@@ -231,6 +237,16 @@ def test_a_rating_used_only_by_where_causes_one_hint_at_hide(make_recipe: Make, 
     assert run(loaded).exit_code == 0
     (warned,) = [record for record in log if record.get("code") == "rating_not_hidden"]
     assert message == f"warning: {warned['message']}"
+
+
+def test_a_suggested_weight_column_with_blanks_has_quotes(make_recipe: Make, tmp_path: Path) -> None:
+    """Without them, YAML would lose the blank at the front of the name."""
+    loaded = recipe_over(make_recipe, tmp_path, [1, 2, 5])
+    rows = tmp_path / "rows.csv"
+    rows.write_text(rows.read_text(encoding="utf-8").replace("stars", " stars", 1), encoding="utf-8")
+    found = hint(loaded)
+    assert found is not None
+    assert '`schema.weight_column: " stars"` weighs them' in found.message
 
 
 def test_a_table_that_cannot_be_read_gives_no_hint(make_recipe: Make, tmp_path: Path) -> None:
