@@ -161,12 +161,12 @@ def test_a_dict_is_a_recipe(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_rows_of_a_frame_can_be_filtered() -> None:
-    """`cleansing.where` may name columns without any other use."""
+    """`cleansing.where` and `cleansing.hide` may name columns without any other use."""
     frame = sales()
     where = {"stars": {"gte": 2}}
     kept = svc.train(frame, cleansing={"where": where}, **SMALL).header["data_stats"]
     assert kept["dropped_by_where"] == int((frame["stars"] < 2).sum())
-    hidden = svc.train(frame, cleansing={"where": where, "hide": {"stars": {"lt": 2}}}, **SMALL)
+    hidden = svc.train(frame, cleansing={"hide": {"stars": {"lt": 2}}}, **SMALL)
     assert hidden.header["data_stats"]["hidden_by_rule"] == int((frame["stars"] < 2).sum())
 
 

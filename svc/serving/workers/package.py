@@ -60,7 +60,7 @@ class _EntryPickler(pickle.Pickler):
     def persistent_id(self, value: Any) -> tuple[Any, ...] | None:
         if isinstance(value, Served):
             assert isinstance(value.lane, WorkerLanes), "the fleet made it"
-            is_sent = value.new is not None and value.new is self._sent
+            is_sent = value.new is self._sent
             key = value.lane.number, value.name, value.loaded_at
             return key, value.available, value.policy, is_sent, None if is_sent else value.new
         if isinstance(value, ListState):

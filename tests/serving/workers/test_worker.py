@@ -169,13 +169,15 @@ async def test_a_worker_follows_orders_about_models_keys_and_drain(tmp_path: Pat
         await channel.send(control, (seq, kind, *arguments), files)
         assert await channel.hear(control) == [seq]
 
-    async def put(number: int, available: ItemSet | None = None) -> Served | None:
-        served = served_model(name="a", lane=WorkerLanes(number, lambda _: None), available=available)
+    async def put(number: int, available: ItemSet | None = None) -> Served:
+        served = served_model(name="a", lane=WorkerLanes(number, lambda _: None), available=available, loaded_at=7.0)
         listed = ListState(DECLARED, None, trio.current_time() - 100)
         await tell("entry", write_entry(Entry("a", "a.yaml", served, availability=listed)))
         entry = worker._registry.require("a")
         assert entry.availability is not None
         assert 100 <= (entry.availability.age_s() or 0) < 160
+        assert entry.served is not None
+        assert entry.served.loaded_at == 7.0
         return entry.served
 
     async def serve(number: int) -> None:
