@@ -285,6 +285,11 @@ def _replace(tree: Any, loc: Path, value: Any) -> Any:
     return {**(tree if isinstance(tree, Mapping) else {}), loc[0]: inner}
 
 
+def _without(tree: Any, loc: Path) -> Any:
+    """Return a copy of `tree` without the key at `loc`."""
+    return _replace(tree, loc[:-1], {key: value for key, value in value_at(tree, loc[:-1]).items() if key != loc[-1]})
+
+
 def _way_out(item: ErrorDetails, loc: Path, tree: Any, model: type[BaseModel]) -> str:
     """Return a hint with a valid value that means the same, or else with an example, or ""."""
     value, kind, block = value_at(tree, loc), item["type"], model_at(model, loc)
@@ -417,8 +422,9 @@ def _unknown_key(loc: Path, tree: Any, model: type[BaseModel]) -> str:
     near = f"{key}{_COLUMN}" if f"{key}{_COLUMN}" in allowed else nearest(key, allowed)
     if near is not None and near in OTHER_NAMES.get(key.lower(), ()):
         return f"it is {_renamed(loc, near, tree, model, certain=True)}"
-    homes = [*_homes_of(key, value, tree)] if nearest(key, allowed, 0.85) is None else []
+    homes = [*_homes_of(key, value, _without(tree, loc))] if nearest(key, allowed, 0.85) is None else []
     if homes:
+        homes.sort(key=lambda home: home[: len(loc) - 1] != loc[:-1])
         return f"it belongs at {' or '.join(f'`{field_path(home)}`' for home in homes[: len(homes[0]) + 1])}"
     renamed = "" if near is None else _renamed(loc, near, tree, model, certain=nearest(key, allowed, 0.85) is not None)
     hint = f"did you mean {renamed}? " if renamed else ""
@@ -436,8 +442,8 @@ def _renamed(loc: Path, near: str, tree: Any, model: type[BaseModel], *, certain
 
     If `certain`, return the key also for another value, and what it takes.
     """
-    block = {name: value for name, value in value_at(tree, loc[:-1]).items() if name != loc[-1]}
-    tree, new = _replace(tree, loc[:-1], {**block, near: value_at(tree, loc)}), (*loc[:-1], near)
+    new = (*loc[:-1], near)
+    tree = _replace(_without(tree, loc), new, value_at(tree, loc))
     if accepts(tree, model, new, value_at(tree, new)):
         return f"`{near}`"
     try:

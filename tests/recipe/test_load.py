@@ -90,6 +90,7 @@ def test_a_variable_cannot_replace_a_required_block(tmp_path: Path, more: dict[s
     [
         ({"training": {"cutof": 3}}, ["training.cutof", "did you mean `cutoff`"]),
         ({"n_trials": 3}, ["it belongs at `training.n_trials`"]),
+        ({"features": {"id_column": "i"}}, ["it belongs at `features.item.id_column` or `features.user.id_column`"]),
         ({"source": {"type": "csv", "path": "a", "delimeter": ";"}}, ["source.delimeter", "`delimiter`"]),
         ({"metric": "ndgc"}, [": metric:", "did you mean 'ndcg'", "found the text 'ndgc'"]),
         ({"training": {"metric": "ndgc"}}, [": training.metric:"]),
