@@ -37,6 +37,8 @@ _CHARACTERS_A_UNIT = 32
 Without this, aliases could repeat a long text many times within the limit."""
 
 _PREFIX = "tag:yaml.org,2002:"
+_GLUED = re.compile(r"[ -]*(\w+):(?=[^\s/])")
+"""A key whose value follows without a blank, so the line is one text."""
 _VARIABLE = re.compile(r"(?<![\"'\w])\$\{")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _SCALAR_TAGS = frozenset(_PREFIX + name for name in ("str", "int", "float", "bool", "null", "timestamp"))
@@ -73,8 +75,13 @@ def _yaml_problem(error: yaml.YAMLError, text: str) -> str:
     hint = ""
     if "\\t" in problem:
         hint = "; indent with spaces, not tabs"
-    elif problem.startswith("mapping values"):
-        hint = "; a value that holds ': ' needs quotes"
+    elif mark is not None and problem.startswith("mapping values"):
+        above = next((past for past in reversed(text.splitlines()[: mark.line]) if past.strip()), "")
+        glued = _GLUED.match(above)
+        if ": " in line[: mark.column]:
+            hint = "; a value that holds ': ' needs quotes"
+        else:
+            hint = f"; write a blank after `{glued[1]}:`" if glued else "; indent the keys of one block alike"
     elif _VARIABLE.search(line):
         hint = '; inside { } and [ ] a variable needs quotes: "${SVC_RECIPE_X}"'
     return f"{position}not valid YAML: {problem}{hint}"

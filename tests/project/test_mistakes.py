@@ -431,6 +431,8 @@ RECIPES: list[tuple[dict[str, Any] | str, str]] = [
     ("- a\n- b\n", "a recipe is a mapping with keys such as `name` and `source`; found a list of 2"),
     ("name: a\n\tsource: b\n", "indent with spaces, not tabs"),
     ("name: a: b\n", "a value that holds ': ' needs quotes"),
+    ("name:a\n\nsource: b\n", "write a blank after `name:`"),
+    ("name: a\n  source: b\n", "indent the keys of one block alike"),
     ("name: a\nname: b\n", "appears twice; keep one"),
     ("user,item\nu1,i1\n", "a recipe is a mapping with keys such as `name` and `source`; found the text"),
     ("name: a\n---\nname: b\n", "a recipe is one document"),
