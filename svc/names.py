@@ -41,7 +41,7 @@ OTHER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "where": ("filter",),
     **dict.fromkeys(("user", "userid", "visitor_id", "user_id", "customer", "customer_id"), ("user_id", "user_column")),
     **dict.fromkeys(("item_id", "product", "product_id"), ("seed_items", "item_column", "item")),
-    **dict.fromkeys(("item_ids", "item", "items", "itemid"), ("seed_items", "item_column", "item_id")),
+    **dict.fromkeys(("item_ids", "item", "items", "itemid"), ("seed_items", "item_column", "item_id", "items")),
     "item_id_column": ("id_column",),
     **dict.fromkeys(("test_size", "test_ratio", "holdout", "ratio", "heldout"), ("heldout_ratio", "heldout")),
     **dict.fromkeys(("type", "method", "strategy", "kind", "by"), ("scheme",)),

@@ -24,6 +24,12 @@ def test_parameter_names_of_other_products_get_a_suggestion(given: str) -> None:
     assert hints.unknown_field(given, FIELDS) == "unknown field; did you mean limit?"
 
 
+def test_a_list_of_ids_to_rerank_is_items() -> None:
+    """Only where there are no `items`, the name means the seeds of another endpoint."""
+    assert hints.unknown_field("item_ids", ("user_id", "items")) == "unknown field; did you mean items?"
+    assert ":recommend-related takes seed_items" in hints.unknown_field("item_ids", FIELDS)
+
+
 def test_the_parameter_page_gets_a_hint_at_offset() -> None:
     """Only endpoints with `offset` give this hint."""
     assert "the third page of 10 items is offset 20" in hints.unknown_parameter("page", ("limit", "offset"))
