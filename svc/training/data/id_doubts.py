@@ -131,6 +131,8 @@ def _advice(reason: str, name: str, texts: list[str], rows_of: Mapping[str, int]
         )
     if reason in _REWRITES:
         fault = _FAULTS[reason].format(example=texts[0][:_SHOWN_CHARACTERS])
+        if reason == "blanks" and source_type != "dataframe" and any(text.strip(" ") != text.strip() for text in texts):
+            return f"{fault}: mend the source, as TRIM removes only plain blanks in most databases"
         return f"{fault}: {_rewrite(reason, name, source_type)}"
     listed = ", ".join(json.dumps(text, ensure_ascii=False) for text in texts)
     share = sum(rows_of[text] for text in texts) / sum(rows_of.values())

@@ -53,3 +53,11 @@ def test_one_id_with_most_rows_of_a_sorted_sample_is_not_named() -> None:
 def test_names_of_columns_stay_texts_in_yaml(name: str, key: str) -> None:
     """An unquoted 1 would be a number, and no would be false."""
     assert yaml_key(name) == key
+
+
+@pytest.mark.parametrize(("source_type", "told"), [("csv", "mend the source"), ("dataframe", ".str.strip()")])
+def test_blanks_that_trim_may_keep_get_no_query(source_type: str, told: str) -> None:
+    """Most databases remove a no-break space or a tab only by another function."""
+    (doubt,) = id_doubts(pd.Series(["a\u00a0", "a", "b"], name="item"), "item", source_type, are_rows=True)
+    assert told in doubt.message
+    assert "SELECT" not in doubt.message
