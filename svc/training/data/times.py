@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from typing import Any, TypeGuard
@@ -181,6 +182,11 @@ _YEARS = (1900, 2100)
 _SPREADSHEET_DAYS = (20_000, 75_000)
 """Days since 1899-12-30, from 1954 to 2105."""
 _SHOWN_CHARACTERS = 40
+_DAYS = (
+    *("%d.%m.%Y", "%d.%m.%y", "%d/%m/%Y", "%m/%d/%Y", "%d/%m/%y", "%m/%d/%y", "%d-%m-%Y", "%m-%d-%Y"),
+    *("%Y/%m/%d", "%d-%b-%Y", "%d-%b-%y", "%d %b %Y", "%b %d, %Y", "%d %B %Y", "%B %d, %Y"),
+)
+_CLOCKS = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
 
 
 def blank_ids(columns: dict[str, NDArray[np.bool_]], positions: Rows = None) -> str:
@@ -204,10 +210,22 @@ def bad_times(column: pd.Series, bad: NDArray[np.bool_], name: str, unit: str | 
         return f"the time column {name!r} is blank in data row {_data_row(_first(bad), positions)}"
     shown = _first_value(column, bad, name, positions)
     if unit is None:
-        return f"{shown}, which is no ISO 8601 date or time, such as 2024-05-31T12:00:00Z"
+        return f"{shown}, which is no ISO 8601 date or time, such as 2024-05-31T12:00:00Z{_format_hint(column, value)}"
     if _is_format(unit):
         return f"{shown}, which is not of the form {unit!r} (schema.time_format)"
-    return f"{shown}, which is not a time in {unit}{_unit_hint(value)}"
+    hint = _unit_hint(value) or _format_hint(column, value, " and no time_unit")
+    return f"{shown}, which is not a time in {unit}{hint}"
+
+
+def _format_hint(column: pd.Series, value: Any, more: str = "") -> str:
+    """Return a hint at the format of `value`, if all texts of `column` have it, or "".
+
+    Name two formats if day and month may be in either order.
+    """
+    forms = [f"{day}{clock}" for day in _DAYS for clock in _CLOCKS]
+    for texts in (pd.Series([value]), column.dropna()):
+        forms = forms and [form for form in forms if (_from_dates(texts.astype(str), form) != BAD_TIME).all()]
+    return f" (set schema.time_format: {' or '.join(map(json.dumps, forms))}{more})" if forms else ""
 
 
 def future_times(column: pd.Series, future: NDArray[np.bool_], name: str, positions: Rows = None) -> str:

@@ -95,6 +95,22 @@ def test_unreadable_dates_and_blank_ids_are_shown() -> None:
     assert "'u' is blank in 2 rows (first: data row 1)" in refusal(frame([None, " "], ["x", "y"]))
 
 
+@pytest.mark.parametrize(
+    ("texts", "unit", "hint"),
+    [
+        (["31.12.2024 23:59", "01.02.2024 00:00"], None, ' (set schema.time_format: "%d.%m.%Y %H:%M")'),
+        (["02/01/2024", "03/01/2024"], None, ' (set schema.time_format: "%d/%m/%Y" or "%m/%d/%Y")'),
+        (["03-Apr-13", "04-May-13"], "s", ' (set schema.time_format: "%d-%b-%y" and no time_unit)'),
+        (["31.12.2024", "monday"], None, ""),
+    ],
+)
+def test_a_usual_form_of_dates_is_named(texts: list[str], unit: str | None, hint: str) -> None:
+    """All texts must have the form, and two forms are named if day and month may be in either order."""
+    message = refusal(frame(["a", "b"], ["x", "y"], texts), time_unit=unit)
+    assert ("such as 2024-05-31T12:00:00Z" if unit is None else "not a time in s") + hint + "." in message
+    assert ("time_format" in message) is bool(hint)
+
+
 @pytest.mark.parametrize(("value", "unit", "hint"), [(1735689600, "ms", "s"), (1735689600, "s", None), (5, "s", None)])
 def test_times_that_are_plausible_only_in_another_unit_cause_a_warning(value: int, unit: str, hint: str | None) -> None:
     """The warning suggests this unit. Times that are plausible in no unit cause none."""
