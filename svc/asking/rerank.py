@@ -27,7 +27,9 @@ from svc.asking.requests import (
     refuse_without_effect,
 )
 from svc.errors import UnknownUser
-from svc.model.ranking.query import NO_ITEMS, Prepared, Query, Ranking
+from svc.model.ranking.new_items import NewItems
+from svc.model.ranking.query import NO_ITEMS, NewCandidates, Prepared, Query, Ranking
+from svc.model.ranking.rerank import Rules
 from svc.model.recommenders.base import excluded_columns
 
 
@@ -103,7 +105,7 @@ def rerank_steps(request: RerankRequest, offer: Offer) -> Generator[Prepared, Ra
     try:
         about = plan(single_of(request, include_seen=True), plain)
         seen = np.isin(columns, excluded_columns(plan(single_of(request), plain).query, offer.model.history))
-        ranking = yield about._replace(query=_of_all(about.query))
+        ranking = yield about._replace(query=_of_all(about.query, offer.new_items, columns))
     except UnknownUser:
         pass
     user = -1 if request.user_id is None else offer.model.user_ids.index(request.user_id)
@@ -134,10 +136,12 @@ def single_of(request: RerankRequest, *, include_seen: bool = False) -> Recommen
     )
 
 
-def _of_all(query: Query) -> Query:
-    """Return the query without hidden items left out, and without a bound on new items."""
-    rules = None if query.rules is None else query.rules._replace(share=None)
-    return query._replace(exclude=NO_ITEMS, include_seen=True, rules=rules)
+def _of_all(query: Query, new: NewItems | None, columns: NDArray[np.int32]) -> Query:
+    """Return the query for all items in `columns`. Hidden items are not left out, and new ones have no bound."""
+    query = query._replace(exclude=NO_ITEMS, include_seen=True)
+    if new is None or not len(rows := np.unique(columns[columns >= new.n_known]) - new.n_known):
+        return query
+    return query._replace(new=NewCandidates(new, rows.astype(np.int32)), rules=Rules())
 
 
 def _mixed_order(

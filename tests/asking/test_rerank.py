@@ -15,9 +15,11 @@ from svc.asking.plan import plan
 from svc.asking.requests import RecommendRequest
 from svc.asking.rerank import RerankAnswer, RerankRequest, rerank_steps
 from svc.errors import ValidationFailed
+from svc.model.history import History
+from svc.model.ids import IdTable
 from svc.model.ranking.item_sets import ItemSet
 from tests.asking.test_page import ids, offer_of, stranger_offer
-from tests.families import EVERY_FAMILY, N_ITEMS, N_USERS
+from tests.families import EVERY_FAMILY, N_ITEMS, N_USERS, family
 
 
 def answer(body: dict[str, Any], offer: Offer) -> RerankAnswer:
@@ -97,6 +99,21 @@ def test_hidden_items_of_an_unknown_user_are_told() -> None:
     """New items are told too."""
     told = answer({"user_id": "stranger", "items": ["i3", "i5", "n0"]}, stranger_offer())
     assert (listed(told), told.seen.tolist()) == (["i3", "i5", "n0"], [False, True, True])
+
+
+def test_a_new_item_that_is_hidden_permanently_has_its_score() -> None:
+    """It takes part in the order as it does for other users, and is told as seen."""
+    model, user = family("IALS"), N_USERS - 1
+    new = model.new_items(["n0"], [{"tag": "a", "age": 20.0}], 0.0)
+    body = {"user_id": f"u{user}", "items": ["i3", "n0", "i5"], "weight": 1}
+    before = answer(body, Offer(model=model, new_items=new))
+    model.hidden_new_ids = IdTable.from_ids(["n0"])
+    starts = np.append(np.zeros(N_USERS, np.int64), 1)
+    model.hidden_new = History(starts, np.zeros(1, np.int32), np.ones(1, np.float32))
+    after = answer(body, Offer(model=model, new_items=new))
+    assert (listed(after), after.ranked.tolist()) == (listed(before), before.ranked.tolist())
+    assert after.ranked.min() == 0
+    assert after.seen[listed(after).index("n0")]
 
 
 def test_scores_and_reasons_are_those_of_the_model() -> None:
