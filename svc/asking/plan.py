@@ -214,6 +214,8 @@ def _unknown_user(request: RecommendRequest, model: Model) -> UnknownUser:
     if request.dislikes and request.user_id is None:
         words = "nothing is known of this user: dislikes are not a profile; give user_id, history or fallback"
         return UnknownUser(words)
+    if request.user_id is None and not request.user_features:
+        return UnknownUser("nothing is known of this user: the history is empty; fallback: popular answers anyway")
     return UnknownUser(UnknownUser.without_features) if model.encoder("user") is None else UnknownUser()
 
 

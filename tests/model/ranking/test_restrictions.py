@@ -198,6 +198,12 @@ def test_dislikes_are_solved_as_the_textbook_says(name: str, user: str | None) -
     assert (np.diff(found) <= 0).all()
 
 
+def test_an_empty_history_is_no_profile() -> None:
+    """The error does not speak of a user id, which the request does not have."""
+    with pytest.raises(UnknownUser, match="the history is empty; fallback: popular answers anyway"):
+        planned.recommend(model_of("IALS"), user_id=None, user_features=None, history=[])
+
+
 def test_dislikes_are_no_profile() -> None:
     """Dislikes alone raise UnknownUser, or give the fallback without their items. Beside features, they have weight."""
     model, nobody = model_of("IALS"), {"user_id": None, "user_features": None, "limit": N_ITEMS}
