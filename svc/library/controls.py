@@ -96,6 +96,7 @@ def names_arguments(function: Callable[P, Answer], signature: inspect.Signature 
     """
     shown = signature or inspect.signature(function)
     names = [name for name in shown.parameters if name != "self"]
+    by_name = [name for name, p in shown.parameters.items() if p.kind is p.KEYWORD_ONLY]
 
     @functools.wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> Answer:
@@ -103,7 +104,11 @@ def names_arguments(function: Callable[P, Answer], signature: inspect.Signature 
             hint = unknown_field(name, names).removeprefix("unknown field")
             hint = f"; it takes {', '.join(names)}" if hint in NO_HINT else hint
             raise TypeError(f"{function.__name__} got an unexpected keyword argument {name!r}{hint}")
-        shown.bind(*args, **kwargs)
+        try:
+            shown.bind(*args, **kwargs)
+        except TypeError as error:
+            hint = f"; give these by name: {', '.join(by_name)}" if "positional" in str(error) and by_name else ""
+            raise TypeError(f"{function.__name__}: {error}{hint}") from None
         return function(*args, **kwargs)
 
     checked.__signature__ = shown  # type: ignore[attr-defined]  # inspect reads it

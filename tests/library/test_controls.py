@@ -33,3 +33,9 @@ def test_an_unknown_argument_is_a_type_error() -> None:
     """The message names it, as for any function."""
     with pytest.raises(TypeError, match="limits_"):
         svc.Recommender.recommend(object(), "u1", limits_=[])  # type: ignore[arg-type, call-arg]
+
+
+def test_too_many_arguments_by_position_are_a_type_error_with_the_names() -> None:
+    """So a second argument, meant as the limit, is found among them."""
+    with pytest.raises(TypeError, match=r"recommend: too many positional arguments; give these by name: .*\blimit\b"):
+        svc.Recommender.recommend(object(), "u1", 5)  # type: ignore[call-arg, arg-type]
