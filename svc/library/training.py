@@ -238,7 +238,7 @@ def train(
     environ = environment(Path(data).parent if is_path else None)
     settings = Settings.from_env(environ)
     logs.configure_for_library()
-    given = recipe_variables({**environ, **(variables or {})}, ())
+    given = recipe_variables(environ, [f"{name}={value}" for name, value in (variables or {}).items()], "variables")
     columns: dict[str, str | Sequence[str] | None] = {"user": user, "item": item, "time": time, "weight": weight}
     for argument, column in columns.items():
         if is_table(column):

@@ -16,6 +16,8 @@ def test_only_recipe_variables_are_accepted() -> None:
         with pytest.raises(UsageError) as caught:
             recipe_variables({}, [wrong])
         assert "hunter2" not in caught.value.message
+    with pytest.raises(UsageError, match=r"^variables: 'DAY' is refused; give SVC_RECIPE_<NAME>=<value>$"):
+        recipe_variables({}, ["DAY=1"], "variables")
 
 
 def test_variables_are_expanded_once_and_not_in_queries() -> None:

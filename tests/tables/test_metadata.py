@@ -104,13 +104,21 @@ def of_labels(folder: Path, cells: list[str], field: str, line: dict[str, Any]) 
     return {"features": {"item": {**table, "columns": [line]}}, "training": {**TRAINING, "algorithms": ["IALS"]}}
 
 
-@pytest.mark.parametrize("delimiter", ["|", ";", ",", "/", ", "])
+@pytest.mark.parametrize(
+    ("delimiter", "declared"),
+    [
+        *((delimiter, {"kind": "categorical"}) for delimiter in ("|", ";", ",", "/", ", ")),
+        ("|", {"kind": "multi_label", "delimiter": ","}),
+    ],
+)
 @pytest.mark.parametrize("field", ["features.item.columns", "item_metadata.filter_fields"])
-def test_labels_within_cells_are_named_with_the_line_to_write(tmp_path: Path, field: str, delimiter: str) -> None:
-    """The line makes the hint go away, and the cells become their labels."""
+def test_labels_within_cells_are_named_with_the_line_to_write(
+    tmp_path: Path, field: str, delimiter: str, declared: dict[str, str]
+) -> None:
+    """The line makes the hint go away, and the cells become their labels. A delimiter that no cell has is one too."""
     write_csv(tmp_path / "rows.csv", choices())
     cells = [delimiter.join(chosen) for n in (1, 2) for chosen in combinations(GENRES, n)]
-    plain = {"name": "genres", "kind": "categorical"}
+    plain = {"name": "genres", **declared}
     result = tried(tmp_path, **of_labels(tmp_path, [*cells, GENRES[0], cells[-1]], field, plain))
     both_accept(result)
     hint = result.hint("labels_within_cells")

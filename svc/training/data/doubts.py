@@ -245,14 +245,17 @@ def column_hints(loaded: LoadedRecipe, context: SourceContext) -> list[Doubt]:
 
 
 def label_doubts(frame: pd.DataFrame, columns: Iterable[Any], field: str) -> Iterator[Doubt]:
-    """Yield a hint for each `categorical` column of a table whose cells seem to hold several labels each, as `a|b|c`.
+    """Yield a hint for each column of a table whose cells seem to hold several labels each, as `a|b|c`.
 
-    Labels are at most half as many as the distinct cells. Parts of names, such as `Austin, TX`, are more. Numbers are
-    labels only between `|`: else they are parts of dates and decimals. `field` is the recipe's list of `columns`.
+    The column is `categorical`, or `multi_label` with a delimiter that no cell has. Labels are at most half as many as
+    the distinct cells. Parts of names, such as `Austin, TX`, are more. Numbers are labels only between `|`: else they
+    are parts of dates and decimals. `field` is the recipe's list of `columns`.
     """
-    for name in [column.name for column in columns if column.kind == "categorical"]:
+    for column in [column for column in columns if column.kind in ("categorical", "multi_label")]:
+        name = column.name
         cells = [*dict.fromkeys(cell for cell in frame[name] if isinstance(cell, str))][:_CELLS]
-        for delimiter in "|;,/":
+        is_split = column.kind == "multi_label" and any(column.delimiter in cell for cell in cells)
+        for delimiter in "" if is_split else "|;,/":
             labels = {label.strip() for cell in cells for label in cell.split(delimiter)} - {""}
             is_text = delimiter == "|" or not any(label[0] in "[{" or label.isdigit() for label in labels)
             if 0 < 2 * len(labels) <= len(cells) and is_text:

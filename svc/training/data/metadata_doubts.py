@@ -25,7 +25,7 @@ def metadata_doubts(
     if declared is None or not items:
         return
     name = declared.id_column
-    labels = [field for field, kind in declared.filter_kinds.items() if kind == "categorical"]
+    labels = [field for field, kind in declared.filter_kinds.items() if kind != "numerical"]
     context = SourceContext.for_served_table(loaded.base_dir, settings, variables, name, (name, *labels))
     frame = build_source(declared.source, context).fetch()
     yield from label_doubts(frame, declared.filter_fields, "item_metadata.filter_fields")
