@@ -155,6 +155,10 @@ class Shadows:
                 continue
             try:
                 ids = await rank()
+                if sent:  # a page behind the end of the ranking has no items
+                    overlap = len(set(ids).intersection(sent)) / len(sent)
+                    self._metrics.of(metrics.SHADOW_OVERLAP, recipe=recipe).observe(overlap)
+                log([ids])
             except Overloaded:
                 self._count(recipe, "dropped")
             except ApiError:
@@ -163,11 +167,7 @@ class Shadows:
                 log_failure(error)
                 self._count(recipe, "failed")
             else:
-                if sent:  # a page behind the end of the ranking has no items
-                    overlap = len(set(ids).intersection(sent)) / len(sent)
-                    self._metrics.of(metrics.SHADOW_OVERLAP, recipe=recipe).observe(overlap)
                 self._count(recipe, "compared")
-                log([ids])
 
     def _count(self, recipe: str, result: str) -> None:
         self._metrics.of(metrics.SHADOWS, recipe=recipe, result=result).inc()

@@ -193,3 +193,23 @@ async def test_a_page_without_items_has_no_share() -> None:
         nursery.cancel_scope.cancel()
     assert metrics.of(SHADOWS, recipe="movies", result="compared")._value.get() == 1
     assert not any(bucket.get() for bucket in metrics.of(SHADOW_OVERLAP, recipe="movies")._buckets)
+
+
+async def test_a_shadow_that_cannot_be_logged_stops_no_other() -> None:
+    metrics, logged = Metrics.create(), list[Sequence[str]]()
+    shadows = Shadows(metrics)
+
+    async def rank() -> list[str]:
+        return ["i1"]
+
+    def fail(_pages: Sequence[Sequence[str]]) -> None:
+        raise ValueError("no line")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(shadows.run)
+        for log in (fail, logged.extend):
+            shadows.put("movies", ["i1"], rank, log)
+        await trio.sleep(1)
+        nursery.cancel_scope.cancel()
+    assert logged == [["i1"]]
+    assert metrics.of(SHADOWS, recipe="movies", result="failed")._value.get() == 1
