@@ -19,10 +19,12 @@ SECRET = re.compile("SECRET|PASSWORD|PASSWD|TOKEN|KEY|AUTH|BEARER|CRED|PRIVATE",
 _NEVER_EXPANDED = frozenset({"query", "query_parameters"})
 
 
-def recipe_variables(environ: Mapping[str, str], extra: Sequence[str] = (), place: str = "--env-var") -> dict[str, str]:
+def recipe_variables(
+    environ: Mapping[str, str], extra: Sequence[str] = (), argument: str = "--env-var"
+) -> dict[str, str]:
     """Return the `SVC_RECIPE_*` variables of `environ`, overridden by the `KEY=VALUE` pairs in `extra`.
 
-    Raises UsageError for an entry of `extra` that is no such pair or names another variable. `place` names the argument
+    Raises UsageError for an entry of `extra` that is no such pair or names another variable. `argument` names the argument
     with `extra`.
     """
     variables = {name: value for name, value in environ.items() if _NAME.fullmatch(name)}
@@ -30,7 +32,7 @@ def recipe_variables(environ: Mapping[str, str], extra: Sequence[str] = (), plac
         name, equals, value = item.partition("=")
         if not equals or not _NAME.fullmatch(name):
             shown = name if equals else "a value without ="
-            raise UsageError(f"{place}: {shown!r} is refused; give {PREFIX}<NAME>=<value>")
+            raise UsageError(f"{argument}: {shown!r} is refused; give {PREFIX}<NAME>=<value>")
         variables[name] = value
     return variables
 
