@@ -24,8 +24,8 @@ def recipe_variables(
 ) -> dict[str, str]:
     """Return the `SVC_RECIPE_*` variables of `environ`, overridden by the `KEY=VALUE` pairs in `extra`.
 
-    Raises UsageError for an entry of `extra` that is no such pair or names another variable. `argument` names the argument
-    with `extra`.
+    Raises UsageError for an entry of `extra` that is no such pair or names another variable. `argument` is the name of
+    `extra` in messages.
     """
     variables = {name: value for name, value in environ.items() if _NAME.fullmatch(name)}
     for item in extra:
