@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from svc.asking.policy import Policy, Scheduled
 from svc.metrics import Metrics
+from svc.serving.api import verbs
 from svc.serving.api.request import ServerState
 from svc.serving.models.lanes import Lane
 from svc.settings import Settings
@@ -176,6 +177,17 @@ async def test_a_cached_answer_is_never_refused(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(Lane, "is_free_of_singles", False)
         assert await answered(client, {"user_id": "u3"}) == known
         assert (await client.post(RECOMMEND, {"user_id": "u4"})).json["code"] == "OVERLOADED"
+
+
+async def test_an_answer_is_not_cached_for_models_that_changed_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The list of an arm may become too old between the choice of the cache's key and the choice of the arm."""
+    numbers = iter([1, 2, 1, 1, 1])
+    monkeypatch.setattr(verbs, "numbers_of", lambda *_: next(numbers))
+    async with serving() as (client, state):
+        ranked = counting(state)
+        for _ in range(3):
+            await answered(client, {"user_id": "u3"})
+        assert ranked.ranked == 2
 
 
 async def test_answers_under_timed_rules_are_not_cached() -> None:
