@@ -183,9 +183,8 @@ class Verbs:
                 answer = self._recall(number, verb, body)
             if answer is None:
                 answer = await self._find(request, route, body, served, budget)
-                if (
-                    numbers_of(served, self._state.registry) == number
-                ):  # an arm's list may have become too old meanwhile
+                # The list of an arm may have become too old meanwhile, so that another arm answered.
+                if numbers_of(served, self._state.registry) == number:
                     self._keep(number, verb, body, answer, served)
         if served.policy.experiment is not None or served.policy.served_log is not None:
             self._note(request.request_id, route, body, served, answer)
