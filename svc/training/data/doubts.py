@@ -198,7 +198,7 @@ def _weights(column: pd.Series, name: str, *, is_raw: bool) -> Iterator[Doubt]:
             "weights_look_like_times",
             "schema.weight_column",
             f"{name!r} holds numbers around {median:.3g}, which look like times: is it "
-            f"`schema: {{time_column: {key}, time_unit: {unit}}}`?",
+            f"`schema: {{time_column: {key}, time_unit: {unit}}}` without weight_column?",
         )
     top = pd.Series(values).quantile(TOP)
     if is_raw and top > HEAVY_TAIL * median:
