@@ -186,7 +186,10 @@ class CsvSource(TableSource[CsvOptions]):
     def _check(self, names: list[str], skip: int, file: DataFile, hive: Hive) -> _Header:
         wanted = [name for name in dict.fromkeys(self._context.columns or names) if name not in hive]
         hint = header_hint(names, self._config.delimiter)
-        if not hint and self._config.header is not None and not any(name.strip() in wanted for name in names):
+        folded = {name.casefold() for name in wanted}
+        if self._config.header is None:
+            hint = "; `header: null` numbers the columns: leave it out if the first line names them"
+        elif not hint and not any(name.strip().casefold() in folded for name in names):
             hint = _first_line_hint(names[0]) or "; for a file without a header row set `header: null`"
         if any(name not in names for name in wanted):
             hint = self._shape(file) or hint

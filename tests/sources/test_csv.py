@@ -108,6 +108,11 @@ def test_files_without_a_header_are_read(make: Any, tmp_path: Path) -> None:
     assert frame["0"].to_list() == ["1", "2"]
     with pytest.raises(DataSourceError, match=r"has nothing in line 5, after `skip_rows: 4`"):
         make("csv", path=above, header=None, skip_rows=4, columns=("0", "1"), text=("0", "1")).fetch()
+    with pytest.raises(DataSourceError, match=r"it has 0, 1; `header: null` numbers the columns: leave it out if"):
+        make("csv", path=path, header=None, columns=IDS).fetch()
+    (tmp_path / "cased.csv").write_text("User_Id,Item_Id\n")
+    with pytest.raises(DataSourceError, match=r"did you mean 'User_Id', 'Item_Id'\? it has User_Id, Item_Id$"):
+        make("csv", path="cased.csv", columns=IDS).fetch()
     with pytest.raises(DataSourceError, match=r"has no columns user_id, item_id; it has 1, a; .*header: null"):
         make("csv", path=path, columns=IDS).fetch()
 
