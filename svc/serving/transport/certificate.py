@@ -97,7 +97,7 @@ def read_certificate(settings: Settings) -> Certificate | None:
 def _check_pair(certificate: Certificate, settings: Settings) -> None:
     """Raise ConfigError if the first certificate of the chain does not match the key or has expired.
 
-    Also raises it if the certificate or the key is not valid PEM, or if the key has a passphrase.
+    Also raises it if the certificate or the key is not valid PEM or of an unknown kind, or if the key has a passphrase.
     """
     try:
         first = x509.load_pem_x509_certificates(certificate.chain)[0]
@@ -109,7 +109,11 @@ def _check_pair(certificate: Certificate, settings: Settings) -> None:
         raise ConfigError(
             f"SVC_TLS_KEY_FILE: {settings.tls_key_file} holds no private key in PEM, or one with a passphrase"
         ) from None
-    if key.public_key() != first.public_key():
+    try:
+        public = first.public_key()
+    except (ValueError, exceptions.UnsupportedAlgorithm) as error:
+        raise ConfigError(f"SVC_TLS_CERT_FILE: the key of {settings.tls_cert_file} cannot be used: {error}") from None
+    if key.public_key() != public:
         raise ConfigError(f"SVC_TLS_KEY_FILE: {settings.tls_key_file} is not the key of {settings.tls_cert_file}")
     if first.not_valid_after_utc <= datetime.now(UTC):
         ended = first.not_valid_after_utc.isoformat()

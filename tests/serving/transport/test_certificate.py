@@ -60,6 +60,14 @@ def garble_chain(issuer: Issuer) -> None:
     issuer.chain.write_text("nothing")
 
 
+def name_unknown_curve(issuer: Issuer) -> None:
+    """Replace the last byte of the curve's object identifier in the certificate."""
+    chain = ssl.PEM_cert_to_DER_cert(issuer.chain.read_text())
+    p256 = bytes.fromhex("06082a8648ce3d030107")
+    assert p256 in chain
+    issuer.chain.write_text(ssl.DER_cert_to_PEM_cert(chain.replace(p256, p256[:-1] + b"\x02")))
+
+
 def garble_key(issuer: Issuer) -> None:
     issuer.key.write_text("nothing")
 
@@ -94,6 +102,7 @@ def grow(file: str) -> Callable[[Issuer], None]:
         (mix, "SVC_TLS_KEY_FILE: .* is not the key of "),
         (end, "SVC_TLS_CERT_FILE: the certificate of .* ended at 20"),
         (garble_chain, "SVC_TLS_CERT_FILE: .* holds no certificate in PEM"),
+        (name_unknown_curve, "SVC_TLS_CERT_FILE: the key of .* cannot be used: Curve .* is not supported"),
         (garble_key, "SVC_TLS_KEY_FILE: .* holds no private key in PEM, or one with a passphrase"),
         (lock_key, "SVC_TLS_KEY_FILE: .* holds no private key in PEM, or one with a passphrase"),
         (lose_key, "SVC_TLS_KEY_FILE: .* cannot be read: No such file"),
