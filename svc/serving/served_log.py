@@ -115,7 +115,11 @@ class ServedLogs:
         waiting, self._waiting, self._n_ids = self._waiting, [], 0
         if waiting or self._files:
             work = partial(self._write, waiting, is_end=is_end)
-            outcomes = await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._limiter)
+            try:
+                outcomes = await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._limiter)
+            except (RuntimeError, MemoryError) as failure:  # RuntimeError if the system cannot start another thread
+                text, counts = f"{type(failure).__name__}: {failure}", Counter(line.recipe for _, line in waiting)
+                outcomes = [(recipe, text, count) for recipe, count in counts.items()]
             for recipe, error, count in outcomes:
                 if error:
                     self._lose(recipe, error, count)

@@ -267,3 +267,31 @@ async def test_the_end_writes_what_waits(tmp_path: Path) -> None:
     (path,) = tmp_path.iterdir()  # noqa: ASYNC240 - takes no time
     assert path.suffix == ".jsonl"
     assert json.loads(path.read_bytes())["items"] == ["b1", "b2"]
+
+
+@pytest.mark.anyio
+async def test_lines_are_lost_without_a_thread_and_writing_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error would end the whole server."""
+    monkeypatch.setattr(served_log, "WRITE_S", 0.01)
+    metrics = Metrics.create()
+    log = ServedLogs(metrics)
+
+    async def fail(*_: object, **_more: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with capture_logs() as said, trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(log.run)
+            with monkeypatch.context() as without_threads:
+                without_threads.setattr(trio.to_thread, "run_sync", fail)
+                log.put(settings(tmp_path), line())
+                while not written(metrics, "lost"):  # noqa: ASYNC110
+                    await trio.sleep(0.01)
+            log.put(settings(tmp_path), line())
+            while not written(metrics, "written"):  # noqa: ASYNC110
+                await trio.sleep(0.01)
+            nursery.cancel_scope.cancel()
+    (event,) = said
+    assert (event["name"], event["error"], event["lines"]) == ("books", "RuntimeError: can't start new thread", 1)
