@@ -212,10 +212,11 @@ def plan(rate: float, effect: float, units_a_day: int, weights: Sequence[int] = 
     """
     changed = rate * (1 + effect)
     others = [weight for weight in weights[1:] if weight]
-    if not (0 < rate < 1 and 0 < changed < 1 and effect and units_a_day > 0):
+    square = (changed - rate) * (changed - rate)
+    if not (0 < rate < 1 and 0 < changed < 1 and square and units_a_day > 0):
         raise UsageError("plan: the rate must lie between 0 and 1, also after the effect, and no number may be 0")
     if not weights[0] or not others:
         raise UsageError("plan: the first arm and another one need weights above 0")
     variance = rate * (1 - rate) / weights[0] + changed * (1 - changed) / min(others)
-    units = math.ceil((_Z + _POWER_Z) ** 2 * sum(weights) * variance / (changed - rate) ** 2)
+    units = math.ceil((_Z + _POWER_Z) ** 2 * sum(weights) * variance / square)
     return {"units": units, "days": math.ceil(units / units_a_day)}

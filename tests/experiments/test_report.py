@@ -282,7 +282,18 @@ def test_a_plan_has_the_power_that_it_promises() -> None:
         assert plan(0.05, 0.1, 2000, weights)["units"] > 2.5 * planned["units"]
 
 
-@pytest.mark.parametrize("wrong", [(0.0, 0.1, 9), (0.5, 1.0, 9), (0.5, 0.0, 9), (0.5, 0.1, 0), (0.5, 0.1, 9, (1, 0))])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        (0.0, 0.1, 9),
+        (0.5, 1.0, 9),
+        (0.5, 0.0, 9),
+        (0.5, 1e-20, 9),  # changes no digit of the rate
+        (1e-200, 0.1, 9),
+        (0.5, 0.1, 0),
+        (0.5, 0.1, 9, (1, 0)),
+    ],
+)
 def test_a_plan_of_impossible_numbers_is_refused(wrong: Any) -> None:
     with pytest.raises(UsageError, match="plan: "):
         plan(*wrong)
