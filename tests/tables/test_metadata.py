@@ -140,6 +140,7 @@ def test_labels_within_cells_are_named_with_the_line_to_write(
     "cells",
     [
         GENRES,
+        ["", "Crime", " Crime", ""],
         [f"2024/{month:02}/{day:02}" for month, day in product(range(1, 13), range(1, 29))],
         [f"Town {number}, {state}" for number, state in enumerate(["TX", "CA", "NY"] * 30)],
         [f"['{first}', '{second}']" for first, second in combinations("abcdefgh", 2)],
@@ -148,6 +149,9 @@ def test_labels_within_cells_are_named_with_the_line_to_write(
     ],
 )
 def test_other_cells_have_no_hint_of_labels(cells: list[Any]) -> None:
-    """Dates, names with a comma, lists in the form of Python and decimals are no labels between delimiters."""
+    """Dates, names with a comma, lists in the form of Python and decimals are no labels between delimiters.
+
+    Neither are blank cells, nor cells that differ by blanks at an end.
+    """
     columns = [FilterField(name="genres", kind="categorical")]
     assert not [*label_doubts(pd.DataFrame({"genres": cells}), columns, "item_metadata.filter_fields")]

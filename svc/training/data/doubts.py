@@ -253,7 +253,8 @@ def label_doubts(frame: pd.DataFrame, columns: Iterable[Any], field: str) -> Ite
     """
     for column in [column for column in columns if column.kind in ("categorical", "multi_label")]:
         name = column.name
-        cells = [*dict.fromkeys(cell for cell in frame[name] if isinstance(cell, str))][:_CELLS]
+        texts = (cell.strip() for cell in frame[name] if isinstance(cell, str))
+        cells = [text for text in dict.fromkeys(texts) if text][:_CELLS]
         is_split = column.kind == "multi_label" and any(column.delimiter in cell for cell in cells)
         for delimiter in "" if is_split else "|;,/":
             labels = {label.strip() for cell in cells for label in cell.split(delimiter)} - {""}
