@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import hmac
+import io
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 import typer
 
 from svc.cli.common import DevAllowUnsigned, EnvVar, RecipeFile, interrupts, open_recipe
-from svc.errors import ArtifactWriteError, ConfigError, UsageError
+from svc.errors import ArtifactWriteError, ConfigError, DataSourceError, UsageError
 from svc.names import ARM_MARK
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from svc.settings import Settings
 
 DIGEST_HEX = 32
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _VERSION = re.compile(r"\.([0-9a-f]{8})\.svc$")
 EPILOG = """
 [bold]Examples[/bold]
@@ -114,9 +117,11 @@ def _ids(named: Sequence[str], file: Path | None) -> list[str]:
     ids = list(named)
     if file is not None:
         try:
-            ids += [line for line in file.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+            ids += [line for line in file.read_text(encoding="utf-8-sig").split("\n") if line.strip()]
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"--users: {file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if any(_SURROGATE.search(user) for user in ids):
+        raise UsageError("--user: an id is not UTF-8")
     if not ids:
         raise UsageError("name a user: --user ID, or --users FILE with one id per line")
     return list(dict.fromkeys(ids))
@@ -159,24 +164,41 @@ def _rewrite(
 
 
 def _add_to_list(loaded: LoadedRecipe, ids: Sequence[str]) -> Path | None:
-    """Add the ids to the recipe's list of forgotten users if it is a local csv file. Return its path."""
+    """Add the ids to the recipe's list of forgotten users if it is a local csv file with only their column.
+
+    Return its path, or None for another list, which is its owner's to change. Raises DataSourceError.
+    """
     from svc.artifact.store import local_path, scheme_of
     from svc.atomic_write import replace_file
-    from svc.export.formats import csv_cell
+    from svc.sources.text_files import CODECS
 
     declared = loaded.recipe.cleansing.forget
     if declared is None or declared.source.type != "csv":
         return None
-    address = str(declared.source.options.get("path", ""))
+    options = declared.source.options
+    address, delimiter = str(options.get("path", "")), str(options.get("delimiter", ","))
+    encoding = str(options.get("encoding", "utf-8"))
     if scheme_of(address) not in ("", "file"):
         return None
     path = loaded.base_dir / local_path(address)
-    text = path.read_text(encoding="utf-8") if path.exists() else f"{declared.id_column}\n"
-    header, *lines = text.splitlines()
-    if header != declared.id_column:
-        return None  # a table with other columns is its owner's to change
-    new = [cell for cell in map(csv_cell, ids) if cell not in lines]
-    replace_file(path, ("\n".join([header, *lines, *new]) + "\n").encode())
+    is_new = not path.exists()
+    if is_new and (any(mark in address for mark in "*?[") or address.lower().endswith(tuple(CODECS))):
+        return None
+    form: Any = {"delimiter": delimiter if len(delimiter) == 1 else ",", "lineterminator": "\n"}
+    try:
+        text = "" if is_new else path.read_bytes().decode(encoding)
+        text = text or f"{declared.id_column}\n"
+        rows = [*csv.reader(io.StringIO(text.removeprefix("\ufeff"), newline=""), **form)]
+        if rows[0] != [declared.id_column]:
+            return None
+        known, out = {row[0] for row in rows if row}, io.StringIO(newline="")
+        csv.writer(out, **form).writerows([user] for user in ids if user not in known)
+        text += "" if text.endswith("\n") else "\n"
+        replace_file(path, (text + out.getvalue()).encode(encoding))
+    except (UnicodeError, csv.Error, IsADirectoryError):
+        return None
+    except OSError as error:
+        raise DataSourceError(f"{path} cannot be read or written: {error.strerror or error}") from None
     return path
 
 
@@ -207,7 +229,11 @@ def _say(
         typer.echo(f"{n_lines} lines removed from the served log in {loaded.served_log_folder}")
     if listed is not None:
         typer.echo(f"{listed} has the ids, so that no training brings them back")
-    elif loaded.recipe.cleansing.forget is None:
+    elif loaded.recipe.cleansing.forget is not None:
+        typer.echo(
+            "not touched: the list of cleansing.forget: add the ids, or the next training reads their rows again"
+        )
+    else:
         typer.echo("the next training reads their rows again, unless its data loses them: see cleansing.forget")
     from svc.artifact.store import local_path, scheme_of
 

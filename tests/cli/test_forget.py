@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import gzip
 import json
 import os
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 
 import svc
+from svc import atomic_write
 from svc.artifact import store_local
 from svc.artifact.keys import parse_signing_keys, public_entry
 from svc.artifact.store import Store
@@ -195,6 +198,49 @@ def test_an_id_that_csv_quotes_is_listed_once(shop: Path) -> None:
     assert (shop.parent / "gone.csv").read_text() == 'user\n"Doe, Jane"\n'
 
 
+@pytest.mark.parametrize(
+    ("path", "options", "before", "after"),
+    [
+        ("gone.csv", "", b"\xef\xbb\xbfuser\nu1\n", b"\xef\xbb\xbfuser\nu1\na;\xc2\x85b\n"),
+        ("gone.csv", "", b'"user"\r\n"u1"', b'"user"\r\n"u1"\na;\xc2\x85b\n'),
+        ("gone.csv", ', delimiter: ";"', b'user\n"a;\xc2\x85b"\n', b'user\n"a;\xc2\x85b"\n'),
+        ("gone.csv", ", encoding: latin-1", b"user\n\xfc1\n", b"user\n\xfc1\na;\x85b\n"),
+        ("gone.csv", "", b"", b"user\na;\xc2\x85b\n"),
+        ("gone.csv", "", b"user,when\nu1,1\n", None),
+        ("gone.csv", "", b"user\n\xfc1\n", None),
+        ("gone.csv.gz", "", gzip.compress(b"user\nu1\n"), None),
+        (".", "", None, None),
+        ("gone*.csv", "", None, None),
+    ],
+)
+def test_the_list_gets_the_ids_or_the_command_says_that_it_lacks_them(
+    shop: Path, path: str, options: str, *, before: bytes | None, after: bytes | None, capsys: Any
+) -> None:
+    """A list keeps its form. A folder, a pattern and a table that cannot be continued stay as they are."""
+    forget = f"cleansing: {{forget: {{source: {{type: csv, path: '{path}'{options}}}, id_column: user}}}}\n"
+    shop.write_text(shop.read_text() + forget, encoding="utf-8")
+    table = shop.parent / path
+    if before is not None:
+        table.write_bytes(before)
+    (shop.parent / "ids.txt").write_text("a;\x85b\n", encoding="utf-8")
+    assert main.run(["forget", str(shop), "--users", str(shop.parent / "ids.txt")]) == 0
+    assert ("not touched: the list of cleansing.forget" in capsys.readouterr().out) == (after is None)
+    assert (table.read_bytes() if table.is_file() else None) == (before if after is None else after)
+
+
+def test_a_list_that_cannot_be_written_stops_everything(shop: Path, capsys: Any, monkeypatch: Any) -> None:
+    forget = "cleansing: {forget: {source: {type: csv, path: gone.csv}, id_column: user}}\n"
+    shop.write_text(shop.read_text() + forget, encoding="utf-8")
+
+    def refuse(path: Path, content: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(atomic_write, "replace_file", refuse)
+    assert main.run(["forget", str(shop), "--user", PERSON]) == 3
+    assert "No space left" in last_error(capsys)["error"]
+    assert len(files_with(shop, PERSON)) == 3
+
+
 def test_the_only_file_of_a_recipe_without_versions_is_rewritten(recipe: Path, capsys: Any) -> None:
     recipe.write_text(recipe.read_text().replace(", versioning: append_sha, keep: 4", ""), encoding="utf-8")
     assert train(recipe, "r1") == 0
@@ -254,7 +300,9 @@ serving:
     assert "0 lines removed" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("arguments", "code"), [([], 2), (["--users", "none.txt"], 2), (["--user", PERSON], 6)])
+@pytest.mark.parametrize(
+    ("arguments", "code"), [([], 2), (["--users", "none.txt"], 2), (["--user", "\udcff"], 2), (["--user", PERSON], 6)]
+)
 def test_wrong_usage_and_a_running_training_change_nothing(shop: Path, arguments: list[str], code: int) -> None:
     from svc.artifact.lock import run_lock
     from svc.recipe.load import load_recipe
