@@ -160,7 +160,7 @@ def _row_warnings(
         warnings.append(f"none {first} is a choice, because they are dropped: {dropped}")
     if interactions.future is not None:
         warnings.append(f"{interactions.future.count} {first} have a time in the future: {interactions.future.detail}")
-    warnings += [warning.message for warning in doubts(frame, interactions, recipe, is_sample=is_sample)]
+    warnings += [warning.message for warning in doubts(rows, interactions, recipe, is_sample=is_sample)]
     for side, name in (("user", schema.user_column), ("item", schema.item_column)):
         ids = id_doubts(frame[name], side, recipe.source.type, are_rows=True, is_sample=is_sample)
         warnings += [doubt.message for doubt in ids]

@@ -86,15 +86,16 @@ def test_a_weight_that_is_text_is_shown(tmp_path: Path, texts: list[str], shown:
 
 
 def test_weights_of_which_some_are_text_or_below_zero_are_named(tmp_path: Path) -> None:
-    """The filter makes the hint about numbers go away."""
+    """Both filters make the hint about numbers go away. A hidden row needs no weight."""
     schema = {**COLUMNS, "weight_column": "n"}
     with_column(tmp_path, "n", [1, 2, 3, "3 EUR"])
     assert "such as the text '3 EUR': write numbers" in tried(tmp_path, schema=schema).hint("weights_unusable")
     with_column(tmp_path, "n", [1, 2, 3, -2])
     hint = tried(tmp_path, schema=schema).hint("weights_unusable")
-    mended = tried(tmp_path, schema=schema, cleansing={"where": line_of(hint, "cleansing.where")})
-    both_accept(mended)
-    assert mended.is_silent("weights_unusable")
+    for name in ("where", "hide"):
+        mended = tried(tmp_path, schema=schema, cleansing={name: line_of(hint, f"cleansing.{name}")})
+        both_accept(mended)
+        assert mended.is_silent("weights_unusable")
 
 
 def test_repeated_rows_with_weights_are_added_and_not_counted(tmp_path: Path) -> None:

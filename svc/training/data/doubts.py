@@ -27,6 +27,7 @@ from svc.training.data.times import (
     to_nanoseconds,
 )
 from svc.training.data.weights import of_numbers
+from svc.training.data.where import KeptRows
 
 MANY_REPEATS: Final = 0.1
 """A training warns if at least this share of rows repeats an earlier choice."""
@@ -67,21 +68,21 @@ class Doubt(NamedTuple):
     message: str
 
 
-def doubts(
-    frame: pd.DataFrame, interactions: Interactions, recipe: Recipe, *, is_sample: bool = False
-) -> Iterator[Doubt]:
-    """Yield the warnings about the rows of `frame`, which became `interactions`. A sample is only the first rows.
+def doubts(rows: KeptRows, interactions: Interactions, recipe: Recipe, *, is_sample: bool = False) -> Iterator[Doubt]:
+    """Yield the warnings about `rows`, which became `interactions`. A sample is only the first rows.
 
     Raise MinDataViolation if the recipe has a weight column in which no number is above 0, and the errors of
     `check_unused_times` for a time column that the training does not use.
     """
-    yield from _time_unit(frame, interactions, recipe.schema_)
+    yield from _time_unit(rows.frame, interactions, recipe.schema_)
     yield from _repeats(interactions, recipe)
     yield from _events(interactions, recipe, is_sample=is_sample)
     yield from _swapped_columns(interactions, recipe)
     if recipe.schema_.weight_column is not None:
         is_raw = recipe.cleansing.weight_scale == "raw"
-        yield from _weights(frame[recipe.schema_.weight_column], recipe.schema_.weight_column, is_raw=is_raw)
+        column = rows.frame[recipe.schema_.weight_column]
+        counting = column if rows.hides is None else column[~rows.hides]  # a hidden row needs no weight
+        yield from _weights(counting, recipe.schema_.weight_column, is_raw=is_raw)
 
 
 def _time_unit(frame: pd.DataFrame, interactions: Interactions, schema: InteractionSchema) -> Iterator[Doubt]:

@@ -91,7 +91,7 @@ def load(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str],
         seen=recipe.seen,
         target=recipe.target,
     )
-    for doubt in doubts(rows.frame, interactions, recipe):
+    for doubt in doubts(rows, interactions, recipe):
         logs.emit(events.RECIPE_WARNING, **doubt._asdict())
     for side, name in (("user", recipe.schema_.user_column), ("item", recipe.schema_.item_column)):
         for of_ids in id_doubts(rows.frame[name], side, recipe.source.type, are_rows=True):

@@ -15,6 +15,7 @@ from svc.recipe.source_options import SourceSpec
 from svc.settings import Settings
 from svc.training.data.doubts import Doubt, column_hints, doubts
 from svc.training.data.fetch import interaction_context
+from svc.training.data.where import KeptRows
 from svc.training.validate import validate
 from tests.object_store import ObjectsInMemory
 from tests.recipe.loading import load
@@ -30,7 +31,7 @@ def found(tmp_path: Path, frame: pd.DataFrame, user: str = "user", item: str = "
     recipe = load(tmp_path, {"schema": schema, **more}).recipe
     texts = frame.astype({user: "str", item: "str"}).astype({user: "category", item: "category"})
     interactions = from_frame(texts, recipe.schema_, recipe.cleansing, with_times=False)
-    return {doubt.code: doubt.message for doubt in doubts(texts, interactions, recipe)}
+    return {doubt.code: doubt.message for doubt in doubts(KeptRows(texts), interactions, recipe)}
 
 
 def pairs(user: str = "user", item: str = "item", *, users: int = 10, items: int = 10) -> pd.DataFrame:
