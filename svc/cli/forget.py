@@ -191,8 +191,8 @@ def _add_to_list(loaded: LoadedRecipe, ids: Sequence[str]) -> Path | None:
         rows = [*csv.reader(io.StringIO(text.removeprefix("\ufeff"), newline=""), **form)]
         if rows[0] != [declared.id_column]:
             return None
-        known, out = {row[0] for row in rows if row}, io.StringIO(newline="")
-        csv.writer(out, **form).writerows([user] for user in ids if user not in known)
+        listed, out = {row[0] for row in rows if row}, io.StringIO(newline="")
+        csv.writer(out, **form).writerows([user] for user in ids if user not in listed)
         text += "" if text.endswith("\n") else "\n"
         replace_file(path, (text + out.getvalue()).encode(encoding))
     except (UnicodeError, csv.Error, IsADirectoryError):
