@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -152,7 +153,8 @@ class ServedLogs:
             if lines:
                 outcomes.append((recipe, error, len(lines)))
             if is_end:
-                file.close()
+                with suppress(OSError):
+                    file.close()
         return outcomes
 
 
@@ -195,8 +197,8 @@ class LogFile:
             with suppress(OSError):
                 if self._is_there():
                     self._path.rename(self._path.with_suffix(""))
-            os.close(self._fd)
-            self._fd = -1
+            fd, self._fd = self._fd, -1  # it is closed after an error too
+            os.close(fd)
 
     def _is_there(self) -> bool:
         if self._fd < 0 or self._path is None:
@@ -246,8 +248,10 @@ def forget_units(folder: Path, recipe: str, digests: Iterable[str]) -> int:
     """
     units = {b'"unit":"%b"' % digest.encode() for digest in digests}
     count = 0
-    for path in folder.glob(f"{recipe}.*.jsonl*"):
-        with path.open("r+b") as file:
+    # A file that is closed meanwhile is found by the second search. One that is removed has no lines.
+    searches = (folder.glob(f"{recipe}.*.jsonl{ending}") for ending in (OPEN, ""))
+    for path in chain.from_iterable(searches):
+        with suppress(FileNotFoundError), path.open("r+b") as file:
             start = 0
             for line in file:
                 unit = _UNIT.search(line)

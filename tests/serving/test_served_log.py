@@ -22,7 +22,7 @@ from svc.asking.experiment import unit_digest
 from svc.asking.policy import LogSettings
 from svc.metrics import SERVED_LOG_LINES, Metrics
 from svc.serving import served_log
-from svc.serving.served_log import Line, LogFile, ServedLogs, is_among
+from svc.serving.served_log import Line, LogFile, ServedLogs, forget_units, is_among
 
 NOON = datetime(2026, 12, 1, 12, 30, tzinfo=UTC).timestamp()
 
@@ -142,6 +142,41 @@ def test_two_processes_of_one_pid_have_two_files(tmp_path: Path) -> None:
     first.close()
     second.close()
     assert sorted(path.read_bytes() for path in tmp_path.iterdir()) == [b"a0\na1\na2\n", b"b0\nb1\nb2\n"]
+
+
+def test_an_error_of_closing_loses_no_later_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The descriptor is closed after the error too, and may not be used again."""
+    file, close = LogFile(settings(tmp_path), "books"), os.close
+    file.write([b"1\n"], NOON)
+
+    def fail(fd: int) -> None:
+        close(fd)
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "close", fail)
+        with pytest.raises(OSError, match="Input/output error"):
+            file.write([b"2\n"], NOON + 3600)
+    file.write([b"3\n"], NOON + 3600)
+    file.close()
+    assert sorted(path.read_bytes() for path in tmp_path.iterdir()) == [b"1\n", b"3\n"]
+
+
+def test_a_file_that_is_closed_or_removed_meanwhile_forgets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server may rename or remove it between the search and the opening."""
+    file, glob = LogFile(settings(tmp_path), "books"), Path.glob
+    file.write([line().encode(1.0)], NOON)
+    gone = tmp_path / "books.20261101T1230.7.jsonl"
+
+    def found(self: Path, pattern: str) -> list[Path]:
+        paths = [gone, *glob(self, pattern)]
+        file.close()
+        return paths
+
+    monkeypatch.setattr(Path, "glob", found)
+    assert forget_units(tmp_path, "books", [unit_digest("salt", "u1")]) == 1
+    (closed,) = tmp_path.iterdir()
+    assert not closed.read_bytes().strip()
 
 
 def test_a_removed_file_or_folder_is_made_anew(tmp_path: Path) -> None:
