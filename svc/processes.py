@@ -42,7 +42,11 @@ def end_with(parent: int) -> None:
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of its descendants after their own parents have ended. Needs Linux."""
+    """Make this process the parent of its descendants after their own parents have ended. Needs Linux.
+
+    Call it in the main thread. A program that ignores SIGCHLD passes that on, and nobody could wait for a process.
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
 
 

@@ -41,6 +41,17 @@ def test_a_process_whose_parent_has_gone_ends_at_once() -> None:
     assert (ended.returncode, ended.stdout) == (1, b"")
 
 
+@pytest.mark.system
+def test_a_server_can_wait_for_its_workers_if_its_parent_ignores_their_end() -> None:
+    """The server inherits an ignored SIGCHLD, and the kernel would forget each worker that ends."""
+    wait = "print(os.waitstatus_to_exitcode(os.waitpid(os.fork() or os._exit(3), 0)[1]))"
+    code = f"import os; from svc.processes import adopt_orphans; adopt_orphans(); {wait}"
+    ignoring = "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.executable, {})"
+    command = ignoring.format([sys.executable, "-c", code])
+    ended = subprocess.run([sys.executable, "-c", command], stdout=subprocess.PIPE, check=True)
+    assert ended.stdout == b"3\n"
+
+
 def test_a_memory_file_is_sealed_in_every_way_and_read_only() -> None:
     """It can be changed neither through its descriptor nor through a new mapping."""
     sealed = SealedMemory.of([b"model ", memoryview(b"bytes")])
