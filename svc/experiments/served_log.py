@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from glob import glob
 from pathlib import Path
@@ -24,6 +25,8 @@ _SCHEMA = pa.schema(
 _REQUIRED = ("time", "recipe", "items")
 _BLOCK_BYTES = 16 << 20
 """Arrow reads no line longer than this."""
+_NULL = re.compile(rb"\s*null\b")
+"""Arrow crashes if the content begins with it."""
 
 
 def read_served(pattern: str) -> pa.Table:
@@ -61,6 +64,8 @@ def _parse(content: bytes) -> pa.Table | None:
     """Return a row for each line that is not blank, or None if any line is damaged."""
     if not content or content.isspace():
         return _SCHEMA.empty_table()
+    if _NULL.match(content):
+        return None
     options = pa_json.ParseOptions(explicit_schema=_SCHEMA, unexpected_field_behavior="ignore")
     try:
         table = pa_json.read_json(pa.BufferReader(content), pa_json.ReadOptions(block_size=_BLOCK_BYTES), options)

@@ -35,6 +35,8 @@ _BOUNDED_BLOCK_BYTES = 1 << 20
 """Block size for tables that a server reads, as in csv."""
 _LINE_BYTES = 64 << 20
 _ROW = re.compile(r" in row ([0-9]{1,9})$")
+_NULL = re.compile(rb"\s*null\b")
+"""Arrow crashes if a block begins with it."""
 _SHOWN_BYTES = 60
 
 
@@ -141,6 +143,8 @@ def _parse(block: bytes, first: int, texts: pa.Schema, where: str) -> tuple[pa.T
     Raises DataSourceError with the number of the first broken line. `first` is the number of the first line.
     """
     options = pa_json.ReadOptions(use_threads=False, block_size=len(block) + 1)
+    if _NULL.match(block):
+        raise DataSourceError(f"{where}, {_fault(block, first, '')}")
     try:
         while True:
             table = pa_json.read_json(io.BytesIO(block), options, pa_json.ParseOptions(explicit_schema=texts))

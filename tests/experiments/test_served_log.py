@@ -54,6 +54,13 @@ def test_a_damaged_line_is_named(tmp_path: Path, damaged: str) -> None:
         read_served(str(file))
 
 
+def test_a_file_that_begins_with_null_is_damaged(tmp_path: Path) -> None:
+    """Arrow alone would end the process."""
+    (tmp_path / "a.jsonl").write_text(f"\n null\n{json.dumps(LINE)}\n")
+    with pytest.raises(DataSourceError, match=r"a\.jsonl, line 2: "):
+        read_served(str(tmp_path))
+
+
 def test_bytes_that_are_no_text_are_a_damaged_line(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(json.dumps(LINE).encode().replace(b'"a"', b'"\xff"'))
     with pytest.raises(DataSourceError, match="line 1: "):

@@ -109,6 +109,7 @@ GOOD = '{"user_id": "u", "item_id": "i"}'
         ((GOOD, "[1]"), r"line 2: is no JSON object"),
         ((GOOD, '{"user_id": 5, "item_id": "i"}'), r"line 2: Column\(/user_id\) changed from string to number"),
         ((GOOD, '{"user_id": "u", "user_id": "u"}'), r"line 2: Column\(/user_id\) was specified twice"),
+        (("null", GOOD), r"line 1: is no JSON object: 'null'"),  # Arrow alone would end the process
         (("[", GOOD, "]"), r"line 1: it is a JSON array; write one object in each line, as `jq -c"),
         ((), r"is empty"),
         (("", " "), r"is empty"),
