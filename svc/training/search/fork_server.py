@@ -91,7 +91,8 @@ class ForkServer:
                 os.kill(self._pid, signal.SIGKILL)
             except ConnectionError:  # the server ended with a request unread
                 pass
-        os.waitpid(self._pid, 0)
+        with contextlib.suppress(ChildProcessError):  # raised after the wait if this process ignores SIGCHLD
+            os.waitpid(self._pid, 0)
 
 
 def serve(control: socket.socket, work: Work, parent: int) -> None:
@@ -100,6 +101,7 @@ def serve(control: socket.socket, work: Work, parent: int) -> None:
     This is the main loop of the server. The server ends when the process `parent` ends.
     """
     end_with(parent)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored by some programs, and then no worker could be waited for
     gc.freeze()  # a worker's garbage collector would write to memory pages shared with the server, and so copy them
     server, workers = os.getpid(), set[int]()
     while True:

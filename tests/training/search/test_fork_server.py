@@ -75,6 +75,21 @@ def test_closing_ends_workers_and_server(server: ForkServer) -> None:
     server.close()
 
 
+def test_a_program_that_ignores_ended_children_can_close_a_server() -> None:
+    """The kernel keeps no exit code for such a program. The server waits for its workers as usual."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        server = ForkServer.spawn(__name__, echo.__name__)
+        pid, parent = server.fork().recv()
+        ignored = int(Path(f"/proc/{parent}/status").read_text("utf-8").split("SigIgn:")[1].split()[0], 16)
+        server.close()
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert not ignored >> (signal.SIGCHLD - 1) & 1
+    assert ends(pid)
+    assert ends(parent)
+
+
 def test_a_server_can_be_closed_while_it_starts() -> None:
     """Closing ends the worker's connection, whether the server still imports or has just forked the worker."""
     server = ForkServer.spawn(__name__, echo.__name__)
