@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from os.path import realpath
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -67,6 +68,8 @@ def check(request: ExportRequest) -> None:
         raise UsageError("--to-users writes the users of items: leave --related, --users and --filter out; see --items")
     if not request.to_users and (request.items != EVERYBODY or request.order != "score"):
         raise UsageError("--items and --order go with --to-users")
+    if request.leaders != EVERYBODY and realpath(request.leaders) == realpath(request.output):
+        raise UsageError(f"--output: {request.output} is the list of ids: name another file")
 
 
 def export(

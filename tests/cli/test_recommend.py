@@ -34,6 +34,7 @@ from svc.settings import Settings
         (["a.svc", "--output", "x.csv", "--to-users", "--users", "i"], "leave --related, --users and --filter out"),
         (["a.yaml", "--output", "x.csv", "--to-users", "--filter", "{}"], "leave --related, --users and --filter out"),
         (["a.svc", "--output", "x.csv", "--items", "ids.txt"], "go with --to-users"),
+        (["a.svc", "--output", "x.csv", "--users", "./x.csv"], "x.csv is the list of ids: name another file"),
         (["a.yaml", "--output", "x.csv", "--filter", "{"], "--filter: is not JSON"),
         (["a.svc", "--output", "x.csv", "--order", "lift"], "go with --to-users"),
         (
