@@ -27,6 +27,9 @@ Versioning = Literal["append_sha", "always_overwrite"]
 Order = Literal["score", "lift", "balanced"]
 """How users are ranked for an item."""
 
+SURROGATE: Final = re.compile("[\ud800-\udfff]")
+"""A character that no UTF-8 text has. Python reads bytes that are not UTF-8 as such characters."""
+
 _COLUMN: Final = "_column"
 MAX_ID_CHARACTERS: Final = 256
 """The longest id of a user or item in a request."""

@@ -41,12 +41,20 @@ def end_with(parent: int) -> None:
         os._exit(1)
 
 
+def reset_sigchld() -> None:
+    """Let this process wait for its children. Call it in the main thread.
+
+    A program that ignores SIGCHLD passes that on to this process, which then could not wait for any child.
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
 def adopt_orphans() -> None:
     """Make this process the parent of its descendants after their own parents have ended. Needs Linux.
 
-    Call it in the main thread. A program that ignores SIGCHLD passes that on, and nobody could wait for a process.
+    Calls `reset_sigchld`, so call it in the main thread.
     """
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    reset_sigchld()
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
 
 

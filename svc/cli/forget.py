@@ -15,7 +15,7 @@ import typer
 
 from svc.cli.common import DevAllowUnsigned, EnvVar, RecipeFile, interrupts, open_recipe
 from svc.errors import ArtifactWriteError, ConfigError, DataSourceError, UsageError
-from svc.names import ARM_MARK
+from svc.names import ARM_MARK, SURROGATE
 
 if TYPE_CHECKING:
     from svc.artifact.keys import SigningKeys
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from svc.settings import Settings
 
 DIGEST_HEX = 32
-_SURROGATE = re.compile("[\ud800-\udfff]")
 _VERSION = re.compile(r"\.([0-9a-f]{8})\.svc$")
 EPILOG = """
 [bold]Examples[/bold]
@@ -120,7 +119,7 @@ def _ids(named: Sequence[str], file: Path | None) -> list[str]:
             ids += [line for line in file.read_text(encoding="utf-8-sig").split("\n") if line.strip()]
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"--users: {file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    if any(_SURROGATE.search(user) for user in ids):
+    if any(SURROGATE.search(user) for user in ids):
         raise UsageError("--user: an id is not UTF-8")
     if not ids:
         raise UsageError("name a user: --user ID, or --users FILE with one id per line")

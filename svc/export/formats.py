@@ -136,8 +136,8 @@ class TextWriter:
 def csv_writer(out: HashingFile, leader: str, leaders: IdTable, items: IdTable) -> Writer:
     """Return a writer of csv files by RFC 4180, with a header line and `\\n` line ends."""
     out.write(f"{leader},rank,{ranked_by(leader)},score\n".encode())
-    middles = [f",{csv_cell(text)},".encode() for text in items.all()]
-    return TextWriter(out, middles, lambda row: f"{csv_cell(leaders.at(row))},".encode(), end=b"\n")
+    middles = [f",{_csv_cell(text)},".encode() for text in items.all()]
+    return TextWriter(out, middles, lambda row: f"{_csv_cell(leaders.at(row))},".encode(), end=b"\n")
 
 
 def json_lines_writer(out: HashingFile, leader: str, leaders: IdTable, items: IdTable) -> Writer:
@@ -162,7 +162,7 @@ def format_of(output: str) -> str:
     return extension
 
 
-def csv_cell(text: str) -> str:
+def _csv_cell(text: str) -> str:
     """Return the cell of a csv file, in quotes only if it needs them."""
     return '"' + text.replace('"', '""') + '"' if any(special in text for special in ',"\r\n') else text
 

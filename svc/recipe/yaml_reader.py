@@ -25,6 +25,7 @@ from yaml.nodes import ScalarNode
 from yaml.reader import ReaderError
 
 from svc.errors import RecipeError, RecipeSecurityError
+from svc.names import SURROGATE
 
 MAX_BYTES = 256 * 1024
 MAX_DEPTH = 32
@@ -40,7 +41,6 @@ _PREFIX = "tag:yaml.org,2002:"
 _GLUED = re.compile(r"[ -]*(\w+):(?=[^\s/])")
 """A key whose value follows without a blank, so the line is one text."""
 _VARIABLE = re.compile(r"(?<![\"'\w])\$\{")
-_SURROGATE = re.compile("[\ud800-\udfff]")
 _SCALAR_TAGS = frozenset(_PREFIX + name for name in ("str", "int", "float", "bool", "null", "timestamp"))
 _NUMBER_TAGS = frozenset((_PREFIX + "int", _PREFIX + "float"))
 _COLLECTION_TAGS = {_PREFIX + "map": MappingStartEvent, _PREFIX + "seq": SequenceStartEvent}
@@ -184,7 +184,7 @@ class _Builder:
             return event.value  # YAML 1.1 has special tags for `=` and `<<`, which are plain text here
         if tag not in _SCALAR_TAGS:
             self._refuse(event, f"tag {tag!r} is not allowed: a recipe holds plain values only")
-        if _SURROGATE.search(event.value):
+        if SURROGATE.search(event.value):
             self._fail(event, "the text holds half of a surrogate pair")
         if tag == _PREFIX + "timestamp":
             return event.value

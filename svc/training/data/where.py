@@ -69,8 +69,7 @@ def fetch_kept(source: DataSource, where: RowFilter | None, hide: RowFilter | No
 def kept_rows(frame: pd.DataFrame, where: RowFilter | None, hide: RowFilter | None = None) -> KeptRows:
     """Return the rows of `frame` that satisfy `where` or `hide`, or all rows if there is no `where`.
 
-    Raise DataSourceError if `frame` lacks a column, and RowFilterMismatch if
-    a value cannot be compared.
+    Raise DataSourceError if `frame` lacks a column, and RowFilterMismatch if a value cannot be compared.
     """
     frame = frame.reset_index(drop=True)  # errors count rows by the index, and a plug-in may return any
     keep, hides = _select(frame, where, hide)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import NoReturn
 
-from svc.processes import end_with
+from svc.processes import end_with, reset_sigchld
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PATIENCE_S = 1.0
@@ -101,7 +101,7 @@ def serve(control: socket.socket, work: Work, parent: int) -> None:
     This is the main loop of the server. The server ends when the process `parent` ends.
     """
     end_with(parent)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored by some programs, and then no worker could be waited for
+    reset_sigchld()
     gc.freeze()  # a worker's garbage collector would write to memory pages shared with the server, and so copy them
     server, workers = os.getpid(), set[int]()
     while True:
