@@ -18,27 +18,13 @@ from svc.recipe.filter_tree import Filter, FilterProblem, parse_filter
 from svc.recipe.training_schema import MAX_DIMENSIONS
 
 MAX_LIMIT = 1000
-MAX_EXCLUDED = 1000
-MAX_SEEDS = 100
-MAX_BATCH = 256
-MAX_MATCHES = 20
 MAX_FEATURES = 64
 MAX_FEATURE_ITEMS = 100
 MAX_TEXT_CHARACTERS = 8192
 MAX_LABELS = 1000
-MAX_INCLUDED = 1000
-MAX_USERS = 1000
-MAX_HISTORY = 1000
 MAX_WEIGHT = 1000.0
-MAX_DISLIKES = 1000
 MAX_DISLIKE_WEIGHT = 10.0
-MAX_SHOWN = 1000
 MAX_TIMES = 100
-MAX_SEED_CHARACTERS = 64
-MAX_REASONS = 10
-MAX_LIMITS = 4
-MAX_BOOSTS = 16
-MAX_PINS = 16
 LEAST_FACTOR, MOST_FACTOR = 0.1, 10.0
 Part = Literal["body", "query"]
 _SHOWN_CHARACTERS = 256
@@ -139,6 +125,19 @@ def whole(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+def within(least: int, most: int, description: str) -> tuple[Any, ...]:
+    """Return the metadata of a field that is a whole number within these bounds."""
+    return Field(ge=least, le=most, description=description), BeforeValidator(whole)
+
+
+def listed(kind: Kind, most: int, description: str, **more: Any) -> tuple[Any, ...]:
+    """Return the metadata of a field that is a list of up to `most` elements.
+
+    The first invalid id or item ends the validation, because a list may have a thousand of them.
+    """
+    return kind, Field(max_length=most, fail_fast=kind is not Kind.OBJECTS, description=description, **more)
+
+
 Place = Annotated[int, Field(ge=0, lt=MAX_LIMIT), BeforeValidator(whole)]
 
 
@@ -237,25 +236,29 @@ def digits(value: object) -> object:
     return int(value) if isinstance(value, str) and re.fullmatch("-?[0-9]{1,9}", value) else value
 
 
-class _Asked(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+class Asked(BaseModel):
+    """An object in a request body, or the whole body."""
+
+    # Only keys are in pydantic's cache of strings. Most values are ids, which rarely repeat, so a look-up in the cache
+    # is slower than creating a string.
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, cache_strings="keys")
 
 
-class LimitAsked(_Asked):
+class LimitAsked(Asked):
     """At most `max` items with the same value of a field."""
 
     field: Id
     max: Annotated[int, Field(ge=1, le=MAX_LIMIT), BeforeValidator(whole)]
 
 
-class BoostAsked(_Asked):
+class BoostAsked(Asked):
     """A factor for the scores of items that satisfy a filter."""
 
     filter: Annotated[Tree, Field(description="As `filter` of the request.")]
     factor: Annotated[float, Field(ge=LEAST_FACTOR, le=MOST_FACTOR)]
 
 
-class PinAsked(_Asked):
+class PinAsked(Asked):
     """An item at a fixed position of the whole ranking, counted from 0."""
 
     item_id: Annotated[Id, Kind.ID]

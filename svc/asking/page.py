@@ -12,13 +12,14 @@ from functools import cached_property
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
-from svc.asking.fields import MAX_SEEDS, Id, Kind, invalid, whole
+from svc.asking.fields import Id, Kind, invalid, listed, within
 from svc.asking.filtering import items_at
 from svc.asking.offer import Offer
 from svc.asking.plan import plan
 from svc.asking.requests import (
+    MAX_SEEDS,
     WITH_PROFILE,
     Boosts,
     Diversity,
@@ -52,9 +53,7 @@ NOTHING_LEFT = "no item is left for this row"
 class PlainRow(Question):
     """The fields of every row."""
 
-    limit: Annotated[
-        int, Field(ge=1, le=MAX_ROW_ITEMS, description="Most items of the row."), BeforeValidator(whole)
-    ] = 10
+    limit: Annotated[int, *within(1, MAX_ROW_ITEMS, "Most items of the row.")] = 10
     filter: FilterAsked = None
 
 
@@ -73,9 +72,7 @@ PLAIN_ROW = RecommendRow()
 class RelatedRow(RecommendRow):
     """Items related to `seed_items`, or to the user's latest item with `"to": "latest"`."""
 
-    seed_items: Annotated[
-        list[Id] | None, Kind.IDS, Field(min_length=1, max_length=MAX_SEEDS, fail_fast=True, description="The seeds.")
-    ] = None
+    seed_items: Annotated[list[Id] | None, *listed(Kind.IDS, MAX_SEEDS, "The seeds.", min_length=1)] = None
     to: Annotated[
         Literal["latest"] | None,
         Field(description="The user's latest item that no earlier row of the page was related to."),
@@ -86,7 +83,7 @@ class LabelRow(RecommendRow):
     """A row for each of the labels of a filter field that the user favours most."""
 
     field: Annotated[Id, Field(description="A filter field of labels.")]
-    rows: Annotated[int, Field(ge=1, le=MAX_ROWS, description="Most rows."), BeforeValidator(whole)] = 1
+    rows: Annotated[int, *within(1, MAX_ROWS, "Most rows.")] = 1
 
 
 class RowAsked(Question):
@@ -120,7 +117,7 @@ class PageRequest(UserFields):
 
     exclude_items: Excluded
     filter: FilterAsked = None
-    rows: Annotated[list[RowAsked], Kind.OBJECTS, Field(min_length=1, max_length=MAX_ROWS, description="The rows.")]
+    rows: Annotated[list[RowAsked], *listed(Kind.OBJECTS, MAX_ROWS, "The rows.", min_length=1)]
 
     @property
     def filters(self) -> list[object]:

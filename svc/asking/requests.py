@@ -9,21 +9,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema, WrapValidator
 
 from svc.asking.fields import (
-    MAX_BATCH,
-    MAX_BOOSTS,
-    MAX_DISLIKES,
-    MAX_EXCLUDED,
-    MAX_HISTORY,
-    MAX_INCLUDED,
     MAX_LIMIT,
-    MAX_LIMITS,
-    MAX_MATCHES,
-    MAX_PINS,
-    MAX_REASONS,
-    MAX_SEED_CHARACTERS,
-    MAX_SEEDS,
-    MAX_SHOWN,
-    MAX_USERS,
+    Asked,
     BoostAsked,
     Dislike,
     Features,
@@ -39,21 +26,31 @@ from svc.asking.fields import (
     digits,
     filter_in_query,
     invalid,
-    whole,
+    listed,
+    within,
 )
 from svc.asking.parsing import Rejected, parse, validation_error
 from svc.errors import ValidationFailed
 from svc.names import MAX_ID_CHARACTERS, Order
 
-_READ = ConfigDict(extra="forbid", strict=True, frozen=True, cache_strings="keys")
-"""Only keys are in pydantic's cache of strings. Most values are ids, which rarely repeat, so a look-up in the cache is
-slower than creating a string."""
+MAX_BATCH = 256
+MAX_BOOSTS = 16
+MAX_DISLIKES = 1000
+MAX_EXCLUDED = 1000
+MAX_HISTORY = 1000
+MAX_INCLUDED = 1000
+MAX_LIMITS = 4
+MAX_MATCHES = 20
+MAX_PINS = 16
+MAX_REASONS = 10
+MAX_SEED_CHARACTERS = 64
+MAX_SEEDS = 100
+MAX_SHOWN = 1000
+MAX_USERS = 1000
 
 
-class Question(BaseModel):
+class Question(Asked):
     """A request to a verb other than a batch verb."""
-
-    model_config = _READ
 
     @property
     def filters(self) -> list[object]:
@@ -63,12 +60,11 @@ class Question(BaseModel):
 
 Excluded = Annotated[
     list[Id],
-    Kind.IDS,
-    Field(
+    *listed(
+        Kind.IDS,
+        MAX_EXCLUDED,
+        "Items to leave out of the answer. Unknown ids are ignored.",
         default_factory=list,  # pydantic would copy a default deeply for each request
-        max_length=MAX_EXCLUDED,
-        fail_fast=True,
-        description="Items to leave out of the answer. Unknown ids are ignored.",
         json_schema_extra={"default": []},
     ),
 ]
@@ -89,43 +85,31 @@ UserFeatures = Annotated[
     Features | None, Field(description="Features of a user that training never saw. Not used for a known user.")
 ]
 ChosenItems = Annotated[
-    list[HistoryItem] | None,
-    Kind.ITEMS,
-    Field(max_length=MAX_HISTORY, fail_fast=True, description="Items of the training data that the user chose."),
+    list[HistoryItem] | None, *listed(Kind.ITEMS, MAX_HISTORY, "Items of the training data that the user chose.")
 ]
 HistoryMode = Annotated[
     Literal["append", "replace"],
     Field(description="Append `history` to the known history of the user, or replace the known history."),
 ]
-Explain = Annotated[
-    int | None, Field(ge=1, le=MAX_REASONS, description="Most reasons for each item."), BeforeValidator(whole)
-]
+Explain = Annotated[int | None, *within(1, MAX_REASONS, "Most reasons for each item.")]
 Diversity = Annotated[
     float | None, Field(ge=0, le=1, description="From 0, the items of highest score, to 1, the most varied items.")
 ]
 Limits = Annotated[
-    list[LimitAsked] | None,
-    Kind.OBJECTS,
-    Field(max_length=MAX_LIMITS, description="Most items with the same value of a field."),
+    list[LimitAsked] | None, *listed(Kind.OBJECTS, MAX_LIMITS, "Most items with the same value of a field.")
 ]
 Boosts = Annotated[
-    list[BoostAsked] | None,
-    Kind.OBJECTS,
-    Field(max_length=MAX_BOOSTS, description="Factors for items that satisfy a filter."),
+    list[BoostAsked] | None, *listed(Kind.OBJECTS, MAX_BOOSTS, "Factors for items that satisfy a filter.")
 ]
 
 
 class ItemsRequest(Question):
     """The fields that requests for items of one user or of related items share."""
 
-    limit: Annotated[int, Field(ge=1, le=MAX_LIMIT, description="Most items to return."), BeforeValidator(whole)] = 10
+    limit: Annotated[int, *within(1, MAX_LIMIT, "Most items to return.")] = 10
     exclude_items: Excluded
     filter: FilterAsked = None
-    include_items: Annotated[
-        list[Id] | None,
-        Kind.IDS,
-        Field(max_length=MAX_INCLUDED, fail_fast=True, description="Only these items are ranked."),
-    ] = None
+    include_items: Annotated[list[Id] | None, *listed(Kind.IDS, MAX_INCLUDED, "Only these items are ranked.")] = None
     offset: Annotated[Place, Field(description="Items of the ranking before the first that is returned.")] = 0
     explain: Explain = None
     diversity: Diversity = None
@@ -133,10 +117,10 @@ class ItemsRequest(Question):
     boosts: Boosts = None
     pins: Annotated[
         list[PinAsked] | None,
-        Kind.OBJECTS,
-        Field(
-            max_length=MAX_PINS,
-            description="Items at fixed places of the ranking. Items and places must be distinct.",
+        *listed(
+            Kind.OBJECTS,
+            MAX_PINS,
+            "Items at fixed places of the ranking. Items and places must be distinct.",
             json_schema_extra={"uniqueItems": True},
         ),
     ] = None
@@ -195,11 +179,10 @@ class UserFields(Question):
     history_mode: HistoryMode = "append"
     dislikes: Annotated[
         list[Dislike] | None,
-        Kind.ITEMS,
-        Field(
-            max_length=MAX_DISLIKES,
-            fail_fast=True,
-            description="Items that the user rejects. They are never returned, and they lower the scores of others.",
+        *listed(
+            Kind.ITEMS,
+            MAX_DISLIKES,
+            "Items that the user rejects. They are never returned, and they lower the scores of others.",
         ),
     ] = None
     fallback: Annotated[
@@ -208,10 +191,7 @@ class UserFields(Question):
     ] = None
     shown: Annotated[
         list[ShownItem] | None,
-        Kind.ITEMS,
-        Field(
-            max_length=MAX_SHOWN, fail_fast=True, description="Items that the user was shown before. They rank lower."
-        ),
+        *listed(Kind.ITEMS, MAX_SHOWN, "Items that the user was shown before. They rank lower."),
     ] = None
     rotation: Annotated[
         float,
@@ -272,13 +252,7 @@ class RelatedRequest(ItemsRequest):
 
     seed_items: Annotated[
         list[Id] | None,
-        Kind.IDS,
-        Field(
-            min_length=1,
-            max_length=MAX_SEEDS,
-            fail_fast=True,
-            description="Items of the training data. They are never returned.",
-        ),
+        *listed(Kind.IDS, MAX_SEEDS, "Items of the training data. They are never returned.", min_length=1),
     ] = None
     item_features: Annotated[
         ItemFeatures | None, Field(description="Features of one unseen item, or of several by item id.")
@@ -311,7 +285,7 @@ class UsersRequest(Question):
             "users."
         ),
     ] = None
-    limit: Annotated[int, Field(ge=1, le=MAX_LIMIT, description="Most users to return."), BeforeValidator(whole)] = 10
+    limit: Annotated[int, *within(1, MAX_LIMIT, "Most users to return.")] = 10
     offset: Annotated[Place, Field(description="Users of the ranking before the first that is returned.")] = 0
     order: Annotated[
         Order,
@@ -321,23 +295,14 @@ class UsersRequest(Question):
         ),
     ] = "score"
     min_history: Annotated[
-        int | None,
-        Field(ge=0, le=MAX_HISTORY, description="The shortest history; by default 5 for the order lift, else 1."),
-        BeforeValidator(whole),
+        int | None, *within(0, MAX_HISTORY, "The shortest history; by default 5 for the order lift, else 1.")
     ] = None
     include_users: Annotated[
-        list[Id] | None,
-        Kind.IDS,
-        Field(max_length=MAX_USERS, fail_fast=True, description="Only these users are ranked, without unknown ones."),
+        list[Id] | None, *listed(Kind.IDS, MAX_USERS, "Only these users are ranked, without unknown ones.")
     ] = None
     exclude_users: Annotated[
         list[Id] | None,
-        Kind.IDS,
-        Field(
-            max_length=MAX_USERS,
-            fail_fast=True,
-            description="Users to leave out of the answer. Unknown ids are ignored.",
-        ),
+        *listed(Kind.IDS, MAX_USERS, "Users to leave out of the answer. Unknown ids are ignored."),
     ] = None
     include_seen: Annotated[
         bool | None,
@@ -352,10 +317,14 @@ AnyRequest = RecommendRequest | RelatedRequest
 AnyQuestion = AnyRequest | UsersRequest
 
 
-class ItemSearch(BaseModel):
-    """Items of the served model by id or metadata."""
+class QueryString(BaseModel):
+    """The parameters in the address of a request."""
 
     model_config = ConfigDict(strict=True, frozen=True)
+
+
+class ItemSearch(QueryString):
+    """Items of the served model by id or metadata."""
 
     q: Annotated[
         str,
@@ -366,20 +335,16 @@ class ItemSearch(BaseModel):
     )
 
 
-class SampleUserQuery(BaseModel):
+class SampleUserQuery(QueryString):
     """One user of the served model, with a part of their history."""
-
-    model_config = ConfigDict(strict=True, frozen=True)
 
     user_id: Annotated[
         Id | None, Kind.ID, Field(description="A user of the training data, by default a random one.")
     ] = None
 
 
-class PopularQuery(BaseModel):
+class PopularQuery(QueryString):
     """The most chosen items of the training data, all or those that satisfy a filter."""
-
-    model_config = ConfigDict(strict=True, frozen=True)
 
     limit: Annotated[int, Field(ge=1, le=MAX_LIMIT, description="Most items to return."), BeforeValidator(digits)] = 10
     offset: Annotated[
@@ -417,10 +382,8 @@ def _validated(request: type[AnyRequest], value: Any, validate: Callable[[Any], 
 _Elements = Field(min_length=1, max_length=MAX_BATCH, description="An invalid element fails alone.")
 
 
-class Batch(BaseModel):
+class Batch(Asked):
     """The fields that batch verbs share."""
-
-    model_config = _READ
 
     include_metadata: Annotated[bool, Field(description="Add item metadata to the answers.")] = False
 

@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, Field
 
-from svc.asking.fields import MAX_INCLUDED, Id, Kind, invalid
+from svc.asking.fields import Id, Kind, invalid, listed
 from svc.asking.offer import Offer
 from svc.asking.plan import plan
 from svc.asking.requests import (
+    MAX_INCLUDED,
     WITH_PROFILE,
     ChosenItems,
     Explain,
@@ -53,12 +54,11 @@ class RerankRequest(Question):
     user_features: UserFeatures = None
     items: Annotated[
         list[Id],
-        Kind.IDS,
-        Field(
+        *listed(
+            Kind.IDS,
+            MAX_INCLUDED,
+            "The list, in the caller's order, without repeats.",
             min_length=1,
-            max_length=MAX_INCLUDED,
-            fail_fast=True,
-            description="The list, in the caller's order, without repeats.",
             json_schema_extra={"uniqueItems": True},
         ),
     ]

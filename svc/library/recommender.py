@@ -14,9 +14,8 @@ import pandas as pd
 from svc import lacks, logs
 from svc.artifact.keys import SigningKeys, load_signing_keys, parse_signing_keys
 from svc.artifact.store import refuse_other_kinds, require_file
-from svc.asking.fields import MAX_REASONS
 from svc.asking.page import PageRequest, page_steps
-from svc.asking.requests import AnyRequest, PopularQuery, RecommendRequest, RelatedRequest, UsersRequest
+from svc.asking.requests import MAX_REASONS, AnyRequest, PopularQuery, RecommendRequest, RelatedRequest, UsersRequest
 from svc.asking.rerank import RerankRequest, rerank_steps
 from svc.env_file import environment, key_list, keys_hint
 from svc.errors import ConfigError, UsageError

@@ -23,7 +23,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import from_json
 
 from svc import events, logs
-from svc.asking.fields import MAX_BATCH
+from svc.asking.requests import MAX_BATCH
 from svc.errors import ApiError, ConfigError, KeyNotAllowed, RateLimited, RecipeError
 from svc.metrics import KEY_REFUSALS, Metrics
 from svc.names import KEY_ID, did_you_mean

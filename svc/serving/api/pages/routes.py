@@ -20,9 +20,8 @@ from quart.routing import QuartMap, QuartRule
 from quart_trio import QuartTrio
 
 from svc import __version__, logs
-from svc.asking.fields import MAX_MATCHES
 from svc.asking.parsing import parse_query
-from svc.asking.requests import ItemSearch, SampleUserQuery
+from svc.asking.requests import MAX_MATCHES, ItemSearch, SampleUserQuery
 from svc.errors import RecipeUnavailable, SvcError
 from svc.serving.api.endpoint import PARAMETER
 from svc.serving.api.endpoints import CONSOLE, ENDPOINTS, PROBES, REFERENCE, SHARED, SWAGGER_UI, USERS_VERB, VERBS
