@@ -29,6 +29,8 @@ Order = Literal["score", "lift", "balanced"]
 
 SURROGATE: Final = re.compile("[\ud800-\udfff]")
 """A character that no UTF-8 text has. Python reads bytes that are not UTF-8 as such characters."""
+NULL_LINE: Final = re.compile(rb"\n(?:\xef\xbb\xbf)?[ \t\r]*null")
+"""A line of JSON that begins with null, behind a line break. Arrow crashes if a block that it parses begins with it."""
 
 _COLUMN: Final = "_column"
 MAX_ID_CHARACTERS: Final = 256

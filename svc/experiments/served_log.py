@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left
 from glob import glob
 from pathlib import Path
@@ -12,6 +11,7 @@ import pyarrow.json as pa_json
 
 from svc.asking.experiment import OPEN
 from svc.errors import DataSourceError
+from svc.names import NULL_LINE
 
 _TEXTS = ("recipe", "request_id", "experiment", "arm", "unit")
 _SCHEMA = pa.schema(
@@ -25,8 +25,6 @@ _SCHEMA = pa.schema(
 _REQUIRED = ("time", "recipe", "items")
 _BLOCK_BYTES = 16 << 20
 """Arrow reads no line longer than this."""
-_NULL = re.compile(rb"\s*null\b")
-"""Arrow crashes if the content begins with it."""
 
 
 def read_served(pattern: str) -> pa.Table:
@@ -64,7 +62,7 @@ def _parse(content: bytes) -> pa.Table | None:
     """Return a row for each line that is not blank, or None if any line is damaged."""
     if not content or content.isspace():
         return _SCHEMA.empty_table()
-    if _NULL.match(content):
+    if NULL_LINE.search(b"\n" + content):
         return None
     options = pa_json.ParseOptions(explicit_schema=_SCHEMA, unexpected_field_behavior="ignore")
     try:

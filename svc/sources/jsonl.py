@@ -10,13 +10,14 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pa_json
 
 from svc.errors import DataSourceError
+from svc.names import NULL_LINE
 from svc.recipe.source_options import JsonlOptions
 from svc.sources.dtypes import as_dtype
 from svc.sources.files import DataFile, address_of
@@ -35,8 +36,6 @@ _BOUNDED_BLOCK_BYTES = 1 << 20
 """Block size for tables that a server reads, as in csv."""
 _LINE_BYTES = 64 << 20
 _ROW = re.compile(r" in row ([0-9]{1,9})$")
-_NULL = re.compile(rb"\s*null\b")
-"""Arrow crashes if a block begins with it."""
 _SHOWN_BYTES = 60
 
 
@@ -109,7 +108,14 @@ class JsonlSource(TableSource[JsonlOptions]):
         """Yield the flat columns of each block of lines."""
         texts, n_rows = pa.schema([]), 0
         for first, block in self._blocks(file):
-            table, texts = _parse(block, first, texts, file.where)
+            try:
+                table, texts = _parse(block, first, texts, file.where)
+            except (
+                DataSourceError
+            ):  # Arrow infers a type for every field, and refuses mixed types also if none reads it
+                if (used := self._used_fields(block)) is None:
+                    raise
+                table, texts = _parse(used, first, texts, file.where)
             table = _flatten(table, self._config.explode, file.where)
             for index, name in enumerate(table.column_names):
                 if name in self._config.dtype:
@@ -117,6 +123,31 @@ class JsonlSource(TableSource[JsonlOptions]):
                     table = table.set_column(index, name, column)
             n_rows += table.num_rows
             yield table
+
+    def _used_fields(self, block: bytes) -> bytes | None:
+        """Return `block` without the fields that nobody reads, or None if all are read or a line is no object."""
+        names = {*(self._context.columns or ()), *self._config.dtype}
+        nested = [*names, f"{self._config.explode}."]
+        inner = {name[: dot.start()] for name in nested for dot in re.finditer(r"\.", name)}
+
+        def used(value: Any, path: str) -> Any:
+            if isinstance(value, list):
+                return [used(entry, path) for entry in value]
+            if path in names or not isinstance(value, dict):
+                return value
+            paths = {key: f"{path}.{key}".removeprefix(".") for key in value}
+            return {key: used(value[key], paths[key]) for key in value if paths[key] in names | inner}
+
+        lines = block.split(b"\n")  # blank ones too, which count in messages
+        try:
+            rows = [json.loads(line.decode(), object_pairs_hook=_unique) if line.strip() else {} for line in lines]
+        except (ValueError, RecursionError):
+            return None
+        if self._context.columns is None or not all(isinstance(row, dict) for row in rows):
+            return None
+        return b"\n".join(
+            json.dumps(used(row, "")).encode() if line.strip() else b"" for row, line in zip(rows, lines, strict=True)
+        )
 
     def _blocks(self, file: DataFile) -> Iterator[tuple[int, bytes]]:
         """Yield whole lines that are not all blank, with the number of the first line, from 1."""
@@ -143,7 +174,7 @@ def _parse(block: bytes, first: int, texts: pa.Schema, where: str) -> tuple[pa.T
     Raises DataSourceError with the number of the first broken line. `first` is the number of the first line.
     """
     options = pa_json.ReadOptions(use_threads=False, block_size=len(block) + 1)
-    if _NULL.match(block):
+    if NULL_LINE.search(b"\n" + block):
         raise DataSourceError(f"{where}, {_fault(block, first, '')}")
     try:
         while True:
@@ -155,6 +186,14 @@ def _parse(block: bytes, first: int, texts: pa.Schema, where: str) -> tuple[pa.T
             texts = pa.unify_schemas([texts, pa.schema(times)], promote_options="permissive")
     except pa.ArrowException as error:
         raise DataSourceError(f"{where}, {_fault(block, first, str(error))}") from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the fields of an object. Raises ValueError if two have the same name."""
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise ValueError
+    return fields
 
 
 def _without_times(kind: pa.DataType) -> pa.DataType | None:

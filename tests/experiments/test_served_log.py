@@ -54,11 +54,15 @@ def test_a_damaged_line_is_named(tmp_path: Path, damaged: str) -> None:
         read_served(str(file))
 
 
-def test_a_file_that_begins_with_null_is_damaged(tmp_path: Path) -> None:
-    """Arrow alone would end the process."""
-    (tmp_path / "a.jsonl").write_text(f"\n null\n{json.dumps(LINE)}\n")
-    with pytest.raises(DataSourceError, match=r"a\.jsonl, line 2: "):
-        read_served(str(tmp_path))
+@pytest.mark.parametrize("null", [" null", "nullify", "\ufeffnull"])
+def test_a_line_that_begins_with_null_is_damaged(tmp_path: Path, null: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrow alone would end the process if the line is the first of the file or of a later block."""
+    good = json.dumps(LINE)
+    monkeypatch.setattr("svc.experiments.served_log._BLOCK_BYTES", len(good) + 2)
+    for lines in (["", null, good], [good, null, good]):
+        (tmp_path / "a.jsonl").write_text("\n".join([*lines, ""]))
+        with pytest.raises(DataSourceError, match=r"a\.jsonl, line 2: "):
+            read_served(str(tmp_path))
 
 
 def test_bytes_that_are_no_text_are_a_damaged_line(tmp_path: Path) -> None:

@@ -98,6 +98,23 @@ def test_dtype_sets_the_types_of_columns(make: Any, tmp_path: Path) -> None:
 GOOD = '{"user_id": "u", "item_id": "i"}'
 
 
+def test_fields_that_nobody_reads_may_mix_types(make: Any, tmp_path: Path) -> None:
+    """Beside a used field of the same object, in a list, or on their own. Mixed types of used fields are refused."""
+    rows = ["", {"u": {"id": "a", "tag": 1}, "e": [{"i": 1, "at": "2024-01-01"}], "x": [1]}, ""]
+    rows += [{"u": {"id": "b", "tag": {"t": "\ud800"}}, "e": [{"i": 2, "at": 5}, {"i": 3}], "x": {"y": 2}}]
+    options = {"columns": ("u.id", "e.i"), "text": ("u.id", "e.i"), "explode": "e"}
+    source = make("jsonl", path=write(tmp_path, *rows), **options)
+    assert source.fetch().astype(str).to_numpy().tolist() == [["a", "1"], ["b", "2"], ["b", "3"]]
+    for added, words in (
+        ({"u": {"id": 5}, "x": "z"}, r"line 5: Column\(/u/id\) changed from string to number"),
+        ("null", r"line 5: is no JSON object: 'null'"),
+        ('""', r"line 5: is no JSON object"),
+        ('{"u": {"id": "c", "id": "d"}}', r"line 4: Column\(/u/tag\) changed from number to object"),
+    ):
+        with pytest.raises(DataSourceError, match=words):
+            make("jsonl", path=write(tmp_path, *rows, added), **options).fetch()
+
+
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
@@ -110,6 +127,8 @@ GOOD = '{"user_id": "u", "item_id": "i"}'
         ((GOOD, '{"user_id": 5, "item_id": "i"}'), r"line 2: Column\(/user_id\) changed from string to number"),
         ((GOOD, '{"user_id": "u", "user_id": "u"}'), r"line 2: Column\(/user_id\) was specified twice"),
         (("null", GOOD), r"line 1: is no JSON object: 'null'"),  # Arrow alone would end the process
+        (("nullify", GOOD), r"line 1: Extra data at character 5: 'nullify'"),
+        ((GOOD, "\ufeffnull"), r"line 2: Unexpected UTF-8 BOM"),
         (("[", GOOD, "]"), r"line 1: it is a JSON array; write one object in each line, as `jq -c"),
         ((), r"is empty"),
         (("", " "), r"is empty"),
