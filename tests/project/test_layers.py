@@ -31,6 +31,7 @@ BASE = {
     "objects",
     "processes",
     "progress",
+    "stable_sort",
 }
 MAY_IMPORT = {
     "recipe": BASE,

@@ -24,6 +24,7 @@ from svc.model.history import History
 from svc.model.ranking.item_sets import best, reaching
 from svc.model.ranking.query import Ranking
 from svc.names import Order
+from svc.stable_sort import stable_order
 
 
 class ByColumn(NamedTuple):
@@ -44,7 +45,7 @@ class ByColumn(NamedTuple):
         step = max(SORTED_AT_ONCE, n_columns)
         for first in range(0, len(columns), step):
             part = columns[first : first + step]
-            order, counts = _stable_order(part, n_columns), np.bincount(part, minlength=n_columns)
+            order, counts = stable_order(part), np.bincount(part, minlength=n_columns)
             places = (following - counts.cumsum() + counts)[part[order]] + np.arange(len(part))
             entries[places] = order + first
             following += counts
@@ -57,14 +58,6 @@ class ByColumn(NamedTuple):
         """
         entries = self.entries[self.starts[column] : self.starts[column + 1]]
         return np.searchsorted(offsets, entries, side="right") - 1, entries
-
-
-def _stable_order(columns: NDArray[np.int32], n_columns: int) -> NDArray[np.intp]:
-    """Return the stable order by column. numpy sorts 16 bits fast, so larger columns are sorted by their halves."""
-    order = columns.astype(np.uint16).argsort(kind="stable")
-    if n_columns > 1 << 16:
-        order = order[(columns >> 16).astype(np.uint16)[order].argsort(kind="stable")]
-    return order
 
 
 def spans(starts: NDArray[Any], lengths: NDArray[Any]) -> NDArray[np.intp]:

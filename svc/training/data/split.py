@@ -36,8 +36,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from svc.recipe.training_schema import Split
+from svc.stable_sort import stable_order
 from svc.training.data.interactions import HiddenRows, Interactions
-from svc.training.data.stable_sort import stable_order
 from svc.training.data.times import reference_time
 from svc.training.data.weights import by_pair, distinct_pairs, in_single_precision
 
@@ -200,7 +200,7 @@ def _places(interactions: Interactions) -> NDArray[np.int64]:
     """Return the place of each row by time, (n,). Rows of equal or unread times are in the order of the table."""
     places = np.arange(len(interactions))
     if interactions.times is not None:
-        places[stable_order([interactions.times])] = np.arange(len(places))
+        places[stable_order(interactions.times)] = np.arange(len(places))
     return places
 
 
@@ -342,7 +342,7 @@ def _hold_out(interactions: Interactions, pairs: _Pairs, chosen: Flags, plan: Sp
     held = np.zeros(len(pairs.users), dtype=bool)
     # The pairs are sorted by user, so the last ones of each user have the same positions before and after the sort.
     is_last = np.arange(len(held)) >= (np.cumsum(sizes) - n_held)[pairs.users]
-    held[stable_order([pairs.users, *order])] = is_last
+    held[stable_order(pairs.users, *order)] = is_last
     return held & chosen[pairs.users], np.zeros_like(held)
 
 

@@ -23,7 +23,7 @@ from svc.model.history import decay_factors
 from svc.model.weight_scale import Scale, scale_of, scale_weights
 from svc.recipe.serving_schema import Popular
 from svc.recipe.training_schema import seconds
-from svc.training.data.stable_sort import stable_order
+from svc.stable_sort import stable_order
 from svc.training.data.times import from_reference, reference_time
 
 Weights = NDArray[np.float64]
@@ -113,7 +113,7 @@ def by_pair(users: Codes, items: Codes, times: NDArray[np.int64] | None) -> tupl
     Rows of the same pair are sorted by time if times are read, and then by position.
     """
     keys = users.astype(np.int64) * (1 + int(items.max(initial=0))) + items
-    return keys, stable_order([keys] if times is None else [keys, times])
+    return keys, stable_order(*(key for key in (keys, times) if key is not None))
 
 
 def distinct_pairs(
@@ -190,7 +190,7 @@ def positions_of(times: sparse.csr_matrix) -> sparse.csr_matrix:
     """
     lengths = np.diff(times.indptr)
     rows = np.repeat(np.arange(times.shape[0]), lengths)
-    order = stable_order([rows, -times.data])
+    order = stable_order(rows, -times.data)
     latest_first = times.data[order]
     is_earlier = np.zeros(len(order), dtype=np.bool_)
     is_earlier[1:] = (latest_first[1:] != latest_first[:-1]) & (rows[1:] == rows[:-1])
@@ -221,7 +221,7 @@ def in_order(positions: sparse.csr_matrix) -> tuple[NDArray[np.int64], NDArray[n
     time as the entry before it in its row.
     """
     rows = np.repeat(np.arange(positions.shape[0]), np.diff(positions.indptr))
-    order = stable_order([rows, -positions.data])
+    order = stable_order(rows, -positions.data)
     oldest_first = positions.data[order]
     ties = np.zeros(len(order), dtype=np.bool_)
     ties[1:] = (oldest_first[1:] == oldest_first[:-1]) & (rows[1:] == rows[:-1])
@@ -266,6 +266,6 @@ def recent_choices(
         since_latest = from_reference(np.minimum(since_reference, newest), newest)
         # Choices are added in order of age. Floating-point sums depend on the order, and two items whose choices have
         # the same ages must have exactly equal sums, so that ties between them are broken by column.
-        by_age = stable_order([since_latest])
+        by_age = stable_order(since_latest)
         chosen, counts = chosen[by_age], np.exp2(since_latest[by_age] / _NANOSECONDS / rule.half_life_s)
     return np.bincount(chosen, weights=counts, minlength=n_items).astype(np.float64)
