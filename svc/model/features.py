@@ -13,7 +13,7 @@ The last component of the vector is the constant 1.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar, Literal
 
@@ -53,11 +53,11 @@ class TokenColumn(Stored):
     def split(self, value: object) -> list[str]:
         """Return the tokens of one value, known or not. Raises TypeError and ValueError as `token_text` does."""
         if self.kind == "categorical":
-            parts: Sequence[object] = [value]
+            parts: Iterable[object] = [value]
         elif isinstance(value, str):
             parts = value.split(self.delimiter) if self.delimiter else [value]
         else:
-            parts = value if isinstance(value, list | tuple) else [value]
+            parts = value if isinstance(value, list | tuple | np.ndarray) else [value]
         texts = (token_text(part) for part in parts)
         return list(dict.fromkeys(text for text in texts if text is not None))
 

@@ -295,7 +295,10 @@ def as_text(column: pa.Array | pa.ChunkedArray, name: str, where: str) -> pa.Arr
             f"as text, from Arrow table[{name!r}].cast('string'), in a query CAST({name} AS VARCHAR) or HEX({name})"
         )
     if pa.types.is_nested(kind):
-        raise DataSourceError(f"{where}: the id column {name} is of type {kind}; ids are text or whole numbers")
+        raise DataSourceError(
+            f"{where}: the id column {name} is of type {kind}; ids and labels are text or whole numbers, and only a "
+            "column of kind multi_label may have lists"
+        )
     try:
         return column.cast(_TEXT)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:

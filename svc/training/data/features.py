@@ -169,6 +169,8 @@ def _fit_column(values: pd.Series, declared: Any, limit: int) -> tuple[Column, s
         )
     except FeatureDimensionExceeded as error:
         raise FeatureDimensionExceeded(f"feature column {declared.name!r}: {error.message}") from None
+    except (TypeError, ValueError) as error:
+        raise FeatureTableError(f"feature column {declared.name!r}: {error}; give text, numbers or booleans") from None
     column.tokens = IdTable.from_ids(sorted(counts))
     encoded = stack_rows((column.read(value)[0] for value in categories), column.width)
     rows = take_rows(encoded, codes)

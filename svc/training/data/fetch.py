@@ -175,10 +175,11 @@ def interaction_context(
 def feature_context(loaded: LoadedRecipe, side: Any, settings: Settings, variables: Mapping[str, str]) -> SourceContext:
     """Return the context for the source of a feature table, which says which columns to read.
 
-    All columns except numbers and vectors are read as text.
+    All columns except numbers and vectors are read as text. A multi_label column may hold lists, but not in csv.
     """
     names = tuple(column.name for column in side.columns)
-    text = {side.id_column, *(column.name for column in side.columns if column.kind not in ("numerical", "vector"))}
+    others = {"numerical", "vector"} if side.source.type == "csv" else {"numerical", "vector", "multi_label"}
+    text = {side.id_column, *(column.name for column in side.columns if column.kind not in others)}
     return SourceContext(
         base_dir=loaded.base_dir,
         settings=settings,

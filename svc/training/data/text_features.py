@@ -53,8 +53,12 @@ def frequent_tokens(
 def distinct_values(values: pd.Series) -> tuple[list[object], NDArray[np.integer], NDArray[np.int64]]:
     """Return the distinct values of a column, the position of each row among them, and the number of rows of each.
 
-    A missing value has the position −1.
+    A missing value has the position −1. Lists are not compared: pandas has no categories of them.
     """
+    if values.dtype == object and any(isinstance(value, list | dict | np.ndarray) for value in values):
+        codes = np.where(values.isna(), -1, np.cumsum(values.notna()) - 1)
+        lists = [value for value, code in zip(values, codes, strict=True) if code >= 0]
+        return lists, codes, np.ones(len(lists), np.int64)
     texts = values.astype("category").cat.remove_unused_categories()
     codes = texts.cat.codes.to_numpy()
     return list(texts.cat.categories), codes, np.bincount(codes[codes >= 0], minlength=len(texts.cat.categories))

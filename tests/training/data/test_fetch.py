@@ -8,9 +8,15 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from svc.errors import MinDataViolation
+from svc.errors import DataSourceError, FeatureTableError, MinDataViolation
+from svc.progress import Progress
+from svc.recipe.load import LoadedRecipe
 from svc.recipe.schema import Cleansing
-from svc.training.data.fetch import check_thresholds
+from svc.settings import Settings
+from svc.training.data.features import FittedSide
+from svc.training.data.fetch import check_thresholds, load
+from svc.training.ranker.record import item_tables
+from svc.training.validate import validate
 from tests.training.data.test_interactions import SCHEMA, frame, from_frame
 from tests.training.runs import Log, Make, last, run, training
 
@@ -51,6 +57,43 @@ def test_a_date_and_a_clock_time_may_be_two_columns(make_recipe: Make, log: Log,
     assert not [record for record in log if record["event"] in ("data_lost_rows", "many_rows_dropped")]
     run(make_recipe(source=source, schema=schema, training=training()))
     assert "time column 'date clock' holds '01.03.2024 0000' in data row 1" in last(log)["error"]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_labels_may_be_lists(make_recipe: Make, tmp_path: Path, kind: str) -> None:
+    """Lists encode as texts with a delimiter do. `svc validate` and the order of the page accept them as filter fields.
+
+    Values that are no labels, and lists in a column of another kind, are refused by name.
+    """
+    tags = [None if k % 9 == 0 else ["even", None, f"t{k % 4}"] if k % 2 == 0 else [f"t{k % 4}"] for k in range(40)]
+    table = pd.DataFrame({"item_id": [f"i{k}" for k in range(40)], "tags": tags})
+    table["nested"], table["texts"] = (
+        [[["a"]]] * 40,
+        table["tags"].map(lambda cell: cell and "|".join(filter(None, cell))),
+    )
+    table.to_parquet(tmp_path / "a.parquet")
+    table.to_json(tmp_path / "a.jsonl", orient="records", lines=True)
+    table[["item_id", "texts"]].to_csv(tmp_path / "a.csv", index=False)
+
+    def recipe(kind: str, column: str, as_kind: str = "multi_label") -> LoadedRecipe:
+        labels = {"source": {"type": kind, "path": str(tmp_path / f"a.{kind}")}, "id_column": "item_id"}
+        columns = [{"name": column, "kind": as_kind}]
+        return make_recipe(
+            features={"item": {**labels, "columns": columns}}, item_metadata={**labels, "filter_fields": columns}
+        )
+
+    def sides(recipe: LoadedRecipe) -> tuple[FittedSide, FittedSide]:
+        data = load(recipe, Settings(), {}, Progress(None))
+        return data.sides["item"], item_tables(recipe, data, Settings(), {})[1]
+
+    assert all(check.ok for check in validate(recipe(kind, "tags"), Settings(), {}))
+    for of_texts, of_lists in zip(sides(recipe("csv", "texts")), sides(recipe(kind, "tags")), strict=True):
+        assert of_texts.matrix.toarray().tolist() == of_lists.matrix.toarray().tolist()
+        assert of_lists.encoder.encoders[0].tokens.all() == ["even", "t0", "t1", "t2", "t3"]
+    with pytest.raises(FeatureTableError, match="'nested': a list does not belong here; give text"):
+        sides(recipe(kind, "nested"))
+    with pytest.raises(DataSourceError, match=r"column tags is of type list.*, and only a column of kind multi_label"):
+        sides(recipe(kind, "tags", "categorical"))
 
 
 def test_ids_that_are_hard_to_request_cause_warnings(
