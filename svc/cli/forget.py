@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 import typer
 
 from svc.cli.common import DevAllowUnsigned, EnvVar, RecipeFile, interrupts, open_recipe
-from svc.errors import ArtifactWriteError, ConfigError, DataSourceError, UsageError
+from svc.errors import ArtifactError, ArtifactWriteError, ConfigError, DataSourceError, SvcError, UsageError
 from svc.names import ARM_MARK, SURROGATE
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ EPILOG = """
   svc forget recipes/books.yaml --users erased.txt --dry-run
 
 [bold]Exit codes[/bold]
-  0 forgotten          5 a version cannot be verified or written
+  0 forgotten          5 an artifact cannot be verified or written
   2 bad recipe, usage  6 a training of the recipe runs
   3 list not readable  8 no signing keys
 """
@@ -63,38 +63,46 @@ def command(
     from svc.artifact.lock import run_lock
 
     with interrupts(), ExitStack() as locks:
-        artifacts = _artifacts(loaded, keys, settings)
+        artifacts, failed = _artifacts(loaded, keys, settings)
         for uri in artifacts:
             locks.enter_context(run_lock(uri, timeout_s=0.0, settings=settings))
         # The list comes first: if the command is killed behind it, no training brings the users back.
         listed = None if dry_run else _add_to_list(loaded, ids)
-        rewritten = [
-            version
-            for uri, about in artifacts.items()
-            for version in _rewrite(uri, *about, ids, keys, settings, dry_run=dry_run)
-        ]
+        rewritten: list[Rewritten] = []
+        for uri, about in artifacts.items():
+            try:
+                rewritten += _rewrite(uri, *about, ids, keys, settings, dry_run=dry_run)
+            except (ArtifactError, ArtifactWriteError) as error:
+                failed[uri] = error
         n_lines = None if dry_run else _forget_in_log(loaded, ids)
-    _say(loaded, ids, rewritten, listed, n_lines, dry_run=dry_run)
+    _say(loaded, ids, rewritten, failed, listed, n_lines, dry_run=dry_run)
+    for why in failed.values():
+        raise why
 
 
-def _artifacts(loaded: LoadedRecipe, keys: SigningKeys, settings: Settings) -> dict[str, tuple[str, bool]]:
-    """Return the artifacts of the recipe and of its arms by address.
+def _artifacts(
+    loaded: LoadedRecipe, keys: SigningKeys, settings: Settings
+) -> tuple[dict[str, tuple[str, bool]], dict[str, SvcError]]:
+    """Return the artifacts of the recipe and of its arms by address, and the errors of arms that cannot be verified.
 
     The value has the recipe that the artifact was trained for, and whether it has versions. A version that an arm names
-    stands for all versions of its artifact. Raises ArtifactError for an arm whose artifact cannot be verified.
+    stands for all versions of its artifact.
     """
     from svc.artifact.replay import recipe_of
     from svc.artifact.store import open_store, verify_blob
 
     versioned = loaded.recipe.output.versioning == "append_sha"
-    artifacts = {loaded.output_uri: (loaded.recipe.name, versioned)}
+    artifacts, failed = {loaded.output_uri: (loaded.recipe.name, versioned)}, dict[str, SvcError]()
     for arm in loaded.arms:
         uri = _VERSION.sub(".svc", arm.output_uri)
         if uri not in artifacts:
-            store = open_store(uri, settings)
-            parsed = verify_blob(store.read(settings.max_artifact_bytes), keys, settings)
-            artifacts[uri] = recipe_of(parsed.header, loaded.recipe.name), store.live() is not None
-    return artifacts
+            try:
+                store = open_store(uri, settings)
+                parsed = verify_blob(store.read(settings.max_artifact_bytes), keys, settings)
+                artifacts[uri] = recipe_of(parsed.header, loaded.recipe.name), store.live() is not None
+            except ArtifactError as error:
+                failed[uri] = error
+    return artifacts, failed
 
 
 def _forget_in_log(loaded: LoadedRecipe, ids: Sequence[str]) -> int | None:
@@ -205,6 +213,7 @@ def _say(
     loaded: LoadedRecipe,
     ids: Sequence[str],
     rewritten: Sequence[Rewritten],
+    failed: Mapping[str, SvcError],
     listed: Path | None,
     n_lines: int | None,
     *,
@@ -214,7 +223,9 @@ def _say(
     for version in rewritten:
         target = "" if version.new is None else f" as {version.new}"
         typer.echo(f"{version.old} {verb}{target}{', which is live' if version.live else ''}")
-    if not rewritten:
+    for uri, error in failed.items():
+        typer.echo(f"NOT FORGOTTEN in {uri}: {error.message}")
+    if not rewritten and not failed:
         typer.echo(f"no version knows {'this user' if len(ids) == 1 else 'these users'}")
     if dry_run:
         return

@@ -208,7 +208,7 @@ def test_an_id_that_csv_quotes_is_listed_once(shop: Path) -> None:
         ("gone.csv", "", b"", b"user\na;\xc2\x85b\n"),
         ("gone.csv", "", b"user,when\nu1,1\n", None),
         ("gone.csv", "", b"user\n\xfc1\n", None),
-        ("gone.csv.gz", "", gzip.compress(b"user\nu1\n"), None),
+        ("gone.csv.gz", "", gzip.compress(b"user\nu1\n", mtime=0), None),
         (".", "", None, None),
         ("gone*.csv", "", None, None),
     ],
@@ -298,6 +298,33 @@ serving:
     assert read_served(str(folder)).num_rows == 5
     assert main.run(["forget", str(shop), "--user", PERSON]) == 0
     assert "0 lines removed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("artifact", ["books", "other", "none"])
+def test_an_artifact_that_cannot_be_verified_keeps_no_other_from_forgetting(
+    shop: Path, capsys: pytest.CaptureFixture[str], artifact: str
+) -> None:
+    """The exit code is 5, and the artifact is named and as before. `none` does not exist."""
+    other = shop.with_name("other.yaml")
+    other.write_text(shop.read_text().replace("books.svc", "other.svc").replace("name: books", "name: other"), "utf-8")
+    assert [train(other, run) for run in ("r1", "r2")] == [0, 0]
+    arms = ["{name: control, weight: 1}", *(f"{{name: {n}, weight: 1, path: out/{n}.svc}}" for n in ("none", "other"))]
+    experiment = (
+        f"serving: {{experiment: {{name: e, salt: s, arms: [{', '.join(arms)}]}}, served_log: {{path: served}}}}"
+    )
+    served = shop.parent / "served" / "books.19690101T0000.7.jsonl"
+    served.parent.mkdir()
+    served.write_bytes(Line(0, "r", "books", "recommend", ("e", "s"), "next", "v", PERSON, ["i1"]).encode(1.0))
+    shop.write_text(f"{shop.read_text()}{experiment}\n", encoding="utf-8")
+    if artifact != "none":
+        damaged = min((shop.parent / "out").glob(f"{artifact}.*.svc"))
+        damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
+    kept = [name for name in files_with(shop, PERSON) if name.startswith(artifact)]
+    assert main.run(["forget", str(shop), "--user", PERSON]) == 5
+    assert files_with(shop, PERSON) == kept
+    assert not served.read_bytes().strip()
+    named = [line.split(": ")[0] for line in capsys.readouterr().out.splitlines() if line.startswith("NOT FORGOTTEN")]
+    assert named == [f"NOT FORGOTTEN in {shop.parent}/out/{name}.svc" for name in dict.fromkeys(["none", artifact])]
 
 
 @pytest.mark.parametrize(
