@@ -21,6 +21,7 @@ BASE = {
     "late_imports",
     "local_paths",
     "errors",
+    "fork_server",
     "events",
     "settings",
     "logs",

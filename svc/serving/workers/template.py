@@ -12,25 +12,23 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 import socket
 import struct
 import subprocess
-import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
 import trio
 
-from svc import events, logs, settings
+from svc import events, fork_server, logs, settings
 from svc.processes import end_with
 from svc.serving.workers import channel
 from svc.serving.workers.worker import Ends, live
 
 PID = struct.Struct("=i")
-ENDS = 5
+_SERVE = "from svc.serving.workers.template import serve; serve(end, parent)"
 _NOT_FOR_WORKERS = (
     "SVC_SIGNING_KEYS", "SVC_VERIFY_KEYS", "SVC_SIGNING_KEYS_FILE", "SVC_API_KEYS", "SVC_API_KEYS_FILE", "SVC_ENV_FILE",
     "SVC_API_KEY_POLICIES", "SVC_STATE_DIR", "SVC_METRICS_PORT", "SVC_WORKERS", "SVC_TLS_CERT_FILE", "SVC_TLS_KEY_FILE",
@@ -83,9 +81,8 @@ def environment(variables: Mapping[str, str], scoring_threads: int) -> dict[str,
         for name, value in variables.items()
         if name in names or name in _OTHERS_FOR_WORKERS or name.startswith(("OTEL_", "PYTHON", "MALLOC_"))
     }
-    path = os.pathsep.join(entry for entry in sys.path if entry)
     threads = variables.get("SVC_SCORING_THREADS") or str(scoring_threads)
-    return {**kept, "PYTHONPATH": path, "SVC_SCORING_THREADS": threads, "OPENBLAS_NUM_THREADS": "1"}
+    return {**kept, "SVC_SCORING_THREADS": threads, "OPENBLAS_NUM_THREADS": "1"}
 
 
 class Template:
@@ -126,11 +123,7 @@ class Template:
         end, template_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with template_end, ExitStack() as unused:
             unused.enter_context(end)
-            arguments = [str(template_end.fileno()), str(os.getpid())]
-            command = [sys.executable, "-P", "-m", "svc.serving.workers.template", *arguments]
-            self._process = subprocess.Popen(
-                command, env=dict(self._environ), pass_fds=[template_end.fileno()], stdin=subprocess.DEVNULL
-            )
+            self._process = fork_server.spawn(_SERVE, template_end, self._environ)
             unused.pop_all()
         end.setblocking(False)
         self._end = end
@@ -149,42 +142,30 @@ class Template:
         return int(PID.unpack(data)[0])
 
 
-def main(end: socket.socket, server: int) -> None:
+def serve(end: socket.socket, server: int) -> None:
     """Run the template process: fork a worker for each message on `end`. `server` is the process id of the server."""
-    end_with(server)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # a terminal sends them to the whole process group
-        signal.signal(number, signal.SIG_IGN)
     gc.collect()
-    gc.freeze()  # a collection in a worker would write to all objects, and so copy their memory pages
-    while True:
-        data, descriptors, _, _ = socket.recv_fds(end, 1, ENDS, socket.MSG_CMSG_CLOEXEC)
-        if not data:
-            return
-        pid = _fork_orphan(end, server, descriptors)
+    for descriptors in fork_server.requests(end, server):
+        pid = _fork_orphan(partial(_work, end, server, descriptors))
         end.send(PID.pack(pid))
-        for descriptor in descriptors:
-            os.close(descriptor)
 
 
-def _fork_orphan(end: socket.socket, server: int, descriptors: list[int]) -> int:
-    """Fork a worker, and return its process id.
+def _fork_orphan(child: Callable[[], object]) -> int:
+    """Fork a process that calls `child`, and return its process id.
 
     The fork is made by an intermediate process that has ended when this function returns. So the fork is an orphan,
     which the server adopts.
     """
     reading, writing = os.pipe()
-    intermediate = os.fork()
-    if intermediate == 0:
-        own = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            os.close(reading)
-            os.close(writing)
-            while os.getppid() == own:  # the intermediate process has not ended yet
-                os.sched_yield()
-            _work(end, server, descriptors)
-        os.write(writing, PID.pack(pid))
-        os._exit(0)
+
+    def orphan(parent: int) -> None:
+        os.close(reading)
+        os.close(writing)
+        while os.getppid() == parent:  # the intermediate process has not ended yet
+            os.sched_yield()
+        child()
+
+    intermediate = fork_server.fork(lambda: os.write(writing, PID.pack(fork_server.fork(partial(orphan, os.getpid())))))
     os.close(writing)
     os.waitpid(intermediate, 0)
     pid = PID.unpack(os.read(reading, PID.size))[0]
@@ -193,18 +174,7 @@ def _fork_orphan(end: socket.socket, server: int, descriptors: list[int]) -> int
 
 
 def _work(end: socket.socket, server: int, descriptors: list[int]) -> None:
-    """Run a worker in this process, and end the process. Never returns."""
-    code = 1
-    try:
-        end.close()
-        end_with(server)
-        live(Ends.of(descriptors))
-        code = 0
-    except BaseException as error:
-        sys.stderr.write(f"svc worker {os.getpid()}: {type(error).__name__}: {error}\n")
-    finally:
-        os._exit(code)
-
-
-if __name__ == "__main__":
-    main(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))
+    """Run a worker in this process."""
+    end.close()
+    end_with(server)
+    live(Ends.of(descriptors))

@@ -8,19 +8,17 @@ server of such a program is a new Python process, which imports the libraries on
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import signal
 import socket
-import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection
-from typing import NoReturn
 
-from svc.processes import end_with, reset_sigchld
+from svc import fork_server
+from svc.processes import end_with
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PATIENCE_S = 1.0
 """Seconds to wait until a closed server ends. A server that needs longer is still importing, so it is killed."""
 
@@ -34,38 +32,32 @@ class ForkServer:
     `close` ends the server and its workers. They also end when this process ends, even if it is killed.
     """
 
-    def __init__(self, pid: int, control: socket.socket) -> None:
-        self._pid = pid
-        self._control = control
+    def __init__(self, pid: int, control: socket.socket, wait: Callable[[], object]) -> None:
+        self.pid, self._control, self._wait = pid, control, wait
 
     @classmethod
     def from_fork(cls, work: Work) -> ForkServer:
         """Return a server forked from this process, which must have no other thread."""
         own, of_server = socket.socketpair()
         parent = os.getpid()
-        with of_server, _signals_blocked(), warnings.catch_warnings():
+
+        def child() -> None:
+            own.close()
+            serve(of_server, work, parent)
+
+        with of_server, fork_server.signals_blocked(), warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of OpenBLAS's fork-safe threads
-            pid = os.fork()
-            if not pid:
-                own.close()
-                _run(lambda: serve(of_server, work, parent))
-        return cls(pid, own)
+            pid = fork_server.fork(child)
+        return cls(pid, own, partial(os.waitpid, pid, 0))
 
     @classmethod
     def spawn(cls, module: str, work: str) -> ForkServer:
         """Return a server in a new Python process. Its workers run the function named `work` of `module`."""
         own, of_server = socket.socketpair()
-        program = (
-            f"import socket, sys; sys.path[:] = {sys.path!r}\n"
-            f"from {__name__} import serve\n"
-            f"from {module} import {work}\n"
-            f"serve(socket.socket(fileno={of_server.fileno()}), {work}, {os.getpid()})"
-        )
         with of_server:
-            of_server.set_inheritable(True)
-            # The server inherits blocked signals, so that Ctrl-C in a terminal reaches only this process.
-            pid = os.posix_spawn(sys.executable, [sys.executable, "-c", program], os.environ, setsigmask=_SIGNALS)
-        return cls(pid, own)
+            statement = f"from {__name__} import serve; from {module} import {work}; serve(end, {work}, parent)"
+            process = fork_server.spawn(statement, of_server, os.environ)
+        return cls(process.pid, own, process.wait)
 
     def fork(self) -> Connection:
         """Ask for a new worker and return the connection to it, without waiting for its start."""
@@ -88,11 +80,11 @@ class ForkServer:
             try:
                 self._control.recv(1)  # returns when the server ends, without data
             except TimeoutError:
-                os.kill(self._pid, signal.SIGKILL)
+                os.kill(self.pid, signal.SIGKILL)
             except ConnectionError:  # the server ended with a request unread
                 pass
         with contextlib.suppress(ChildProcessError):  # raised after the wait if this process ignores SIGCHLD
-            os.waitpid(self._pid, 0)
+            self._wait()
 
 
 def serve(control: socket.socket, work: Work, parent: int) -> None:
@@ -100,55 +92,22 @@ def serve(control: socket.socket, work: Work, parent: int) -> None:
 
     This is the main loop of the server. The server ends when the process `parent` ends.
     """
-    end_with(parent)
-    reset_sigchld()
-    gc.freeze()  # a worker's garbage collector would write to memory pages shared with the server, and so copy them
     server, workers = os.getpid(), set[int]()
-    while True:
-        message, descriptors, _, _ = socket.recv_fds(control, 1, 1)
-        if not message:
-            break
+    for (descriptor,) in fork_server.requests(control, parent):
         with contextlib.suppress(ChildProcessError):
             while ended := os.waitpid(-1, os.WNOHANG)[0]:
                 workers.discard(ended)
-        with Connection(descriptors[0]) as connection, contextlib.suppress(OSError):
-            pid = os.fork()  # fails without free memory: the closed connection then tells that the worker has ended
-            if not pid:
-                control.close()
-                _run(lambda: _work(connection, work, server))
-            workers.add(pid)
+        with contextlib.suppress(OSError):  # without free memory: the closed connection tells that the worker has ended
+            workers.add(fork_server.fork(partial(_work, control, descriptor, work, server)))
     for pid in workers:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
 
 
-def _work(connection: Connection, work: Work, server: int) -> None:
+def _work(control: socket.socket, descriptor: int, work: Work, server: int) -> None:
+    control.close()
     end_with(server)
+    # Left open until the process exits, because the search ends workers without a connection before they print errors.
+    connection = Connection(descriptor)
     with contextlib.suppress(EOFError, ConnectionError):  # the search has ended and closed the other end
         work(connection)
-
-
-def _run(child: Callable[[], None]) -> NoReturn:
-    """Run `child` in a forked process, and exit without returning.
-
-    A return would continue the program of the parent in its copy.
-    """
-    try:
-        child()
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
-    finally:
-        os._exit(1)
-
-
-@contextlib.contextmanager
-def _signals_blocked() -> Iterator[None]:
-    """Block SIGINT, SIGTERM and SIGHUP for processes that are started inside the `with` block.
-
-    A terminal sends Ctrl-C to all processes of its group, but only the main process may decide when workers end.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -15,6 +15,8 @@ import pytest
 
 from svc.training.search.fork_server import ForkServer
 
+pytestmark = pytest.mark.system
+
 ROOT = Path(__file__).parents[4]
 
 
@@ -100,7 +102,6 @@ def test_a_server_can_be_closed_while_it_starts() -> None:
             connection.recv()
 
 
-@pytest.mark.system
 def test_a_forked_server_has_the_modules_of_the_program() -> None:
     """The server imports no module again. A worker that fails prints its error and does not return into the program.
 

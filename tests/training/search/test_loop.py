@@ -190,6 +190,7 @@ def opened(tmp_path: Path) -> Iterator[Callable[[], StudyStorage]]:
         yield lambda: stack.enter_context(closing(open_storage(locate("s.db", tmp_path))))
 
 
+@pytest.mark.system
 def test_an_interrupt_gives_running_trials_back(opened: Callable[[], StudyStorage]) -> None:
     """A resumed search finds the finished trials, and may run others in place of the interrupted ones."""
 

@@ -72,6 +72,7 @@ def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
     return False
 
 
+@pytest.mark.system
 def test_worker_processes_return_results_errors_curves_and_warnings(bench: Bench, log: Log) -> None:
     """A crash fails one trial. Another worker replaces the crashed one."""
     first = bench.run(0, scores=[0.1, 0.3])
@@ -89,6 +90,7 @@ def test_worker_processes_return_results_errors_curves_and_warnings(bench: Bench
     assert again.fitted.metrics["pid"] != first.fitted.metrics["pid"]
 
 
+@pytest.mark.system
 def test_an_abandoned_trial_ends_with_its_process(bench: Bench) -> None:
     """The process ends at once in any state. A new worker replaces it for the next trial."""
     begun = bench.run(0)
@@ -158,7 +160,7 @@ while {moment == "training"} and any(workers.ready_at(place) is None for place i
     time.sleep(0.01)
 os.killpg(0, signal.SIGINT)
 time.sleep(0.3)
-of_server = workers._server._pid
+of_server = workers._server.pid
 pids = [of_server, *Path(f"/proc/{{of_server}}/task/{{of_server}}/children").read_text().split()]
 workers.close()
 print(*pids, flush=True)
