@@ -26,9 +26,9 @@ _COMPARED = ("training", "features", "schema", "cleansing")
 another recipe.
 """
 _NO_PARAMETERS = frozenset(
-    {"max_search_age", "n_trials", "parallelism", "timeout_seconds", "per_trial_timeout_seconds"}
+    {"max_search_age", "n_trials", "parallelism", "storage_path", "timeout_seconds", "per_trial_timeout_seconds"}
 )
-"""Keys of `training` that set how long a search takes and when to repeat it. They may differ in a refit."""
+"""Keys of `training` that set how long a search takes, where, and when to repeat it. They may differ in a refit."""
 
 
 Reusable = tuple[Incumbent, Reused]

@@ -124,6 +124,7 @@ MAY_DIFFER = {
     "training": {
         "n_trials": [1, 9],
         "parallelism": [None, 1, 2],
+        "storage_path": [None, "trials.db"],
         "timeout_seconds": [None, 60],
         "per_trial_timeout_seconds": [None, 30.5],
         "max_search_age": [None, "7d"],
