@@ -44,7 +44,8 @@ _ELSEWHERE = {
         ("predict", "recommend", "transform"), "svc.train(table).recommender.recommend(user_id) recommends"
     ),
     **dict.fromkeys(
-        ("similar", "similar_items", "related"), "svc.train(table).recommender.similar_items(item_id) has similar items"
+        ("similar", "related", "recommend_related"),
+        "svc.train(table).recommender.similar_items(item_id) has similar items",
     ),
     "evaluate": "svc.evaluate(recommender, table) judges a model",
     "save": "svc.train(table, output={'path': 'shop.svc'}) writes the model",

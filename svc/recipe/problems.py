@@ -19,7 +19,7 @@ from pydantic_core import ErrorDetails
 from svc.logs import redact_text
 from svc.names import METRIC_AT_CUTOFF, NAME_PATTERN, OTHER_NAMES, nearest
 from svc.recipe.filter_tree import meant_condition
-from svc.recipe.schema import TIME_FORMAT_PATTERN, InteractionSchema, Promotion, Recipe
+from svc.recipe.schema import TIME_FORMAT_PATTERN, Cleansing, InteractionSchema, Promotion, Recipe
 from svc.recipe.serving_schema import ItemMetadata, Serving, ServingBoost
 from svc.recipe.source_options import (
     BUILT_IN_OPTIONS,
@@ -92,9 +92,11 @@ _AUTOMATIC = re.compile("all|any|auto|automatic|default|every|everything|max|[*]
 _OFF = ("none", "off", "always_overwrite")
 """Values that leave something out. `false` means one of them, and `true` none."""
 _BOOST = "a boost names its items by a filter: {filter: {genres: {any: [Drama]}}, factor: 2}"
+_KEPT = "`where` keeps the rows that mean a choice, as where: {rating: {gte: 4}}"
 _TABLE = "a table belongs under `source`, as source: {type: csv, path: items.csv}"
 _DSN = "write dsn_env: SVC_RECIPE_DSN and export SVC_RECIPE_DSN=postgresql://..."
 _ELSEWHERE: tuple[tuple[type[BaseModel], tuple[str, ...], str], ...] = (
+    (Cleansing, ("min_rating", "min_score", "min_value", "threshold"), _KEPT),
     (ServingBoost, ("field", "value"), _BOOST),
     (ItemMetadata, ("type", "path"), _TABLE),
     (Training, ("epochs", "hyperparameters", "params", "parameters"), "`search_space` bounds what is searched"),
@@ -360,6 +362,8 @@ def _as_lists(value: Any, model: type[BaseModel] | None) -> Iterator[Any]:
         yield [dict(zip(_required(model), pair, strict=False)) for pair in value.items()]
     elif isinstance(value, Mapping) and value.keys() in ({"low", "high"}, {"min", "max"}):
         yield [value[key] for key in sorted(value, key=["low", "min", "high", "max"].index)]
+    if isinstance(value, Mapping):
+        yield [*value]
 
 
 def _as_blocks(value: Any, model: type[BaseModel], key: str) -> Iterator[Mapping[str, Any]]:

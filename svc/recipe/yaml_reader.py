@@ -75,6 +75,8 @@ def _yaml_problem(error: yaml.YAMLError, text: str) -> str:
     hint = ""
     if "\\t" in problem:
         hint = "; indent with spaces, not tabs"
+    elif "escape character" in problem:
+        hint = "; use single quotes, in which a backslash is itself"
     elif mark is not None and problem.startswith("mapping values"):
         above = next((past for past in reversed(text.splitlines()[: mark.line]) if past.strip()), "")
         glued = _GLUED.match(above)

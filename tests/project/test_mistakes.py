@@ -782,6 +782,8 @@ def test_names_of_other_libraries_get_a_hint_in_python() -> None:
             owner.predict  # noqa: B018 - the attribute is looked up
     with pytest.raises(AttributeError, match=r"similar_items\(item_id\) has similar items"):
         result.similar  # noqa: B018 - the attribute is looked up
+    with pytest.raises(AttributeError, match=r"similar_items\(item_id\) has similar items"):
+        result.recommender.recommend_related  # noqa: B018 - the attribute is looked up
     with pytest.raises(SvcError, match=r"svc.load\(path\) opens an artifact"):
         svc.Recommender("a.svc")  # type: ignore[arg-type]
     with pytest.raises(SvcError, match=r"write metrics=\['ndcg'\], cutoff=10"):

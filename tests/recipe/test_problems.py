@@ -136,6 +136,14 @@ PLAIN: dict[str, tuple[dict[str, Any], str]] = {
         "metric: must be one of 'ndcg', 'map', 'recall' or 'hit' (did you mean 'ndcg'?); found the text 'ndcg@10'; "
         "write `metric: ndcg` and `training.cutoff: 10`",
     ),
+    "algorithms with their trials": (
+        {"training": {"algorithms": {"IALS": 10, "TopPop": 3}}},
+        "training.algorithms: must be a list; found a mapping; write ['IALS', 'TopPop']",
+    ),
+    "a least rating": (
+        {"cleansing": {"min_rating": 3}},
+        "cleansing.min_rating: unknown key; `where` keeps the rows that mean a choice, as where: {rating: {gte: 4}}",
+    ),
     "a split by its scheme": (
         {"split": "time_user"},
         "split: must be a mapping of keys to values; found the text 'time_user'; write {'scheme': 'time_user'}",

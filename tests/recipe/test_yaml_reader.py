@@ -86,6 +86,7 @@ def test_depth_through_aliases_is_bounded() -> None:
         ("a: 1\n---\nb: 2\n", "second document"),
         ("a: 1\nb: {<<: {c: 2}}\n", "line 2: merge keys"),
         ("a: 1\n# \a\n", "line 2: not valid YAML: special characters"),
+        ('a: "C:\\data"\n', "use single quotes, in which a backslash is itself"),
         ("? [1]\n: 2\n", "key must be plain text"),
         ("a: .nan\n", "not a finite number"),
         ("a: .inf\n", "not a finite number"),
