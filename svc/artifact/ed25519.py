@@ -27,10 +27,12 @@ _TOP_BIT: Final = 0x80
 _SMALL: Final = frozenset(
     {
         bytes(32),
+        # y = 1, the neutral element. Under it R = 1 with S = 0 is a valid signature of any message.
         b"\x01" + bytes(31),
         bytes.fromhex("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05"),
         bytes.fromhex("c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a"),
         b"\xec" + b"\xff" * 30 + b"\x7f",
+        # y = 0 and y = 1 written as p and p + 1. RFC 8032 forbids this form, but `cryptography` accepts it.
         b"\xed" + b"\xff" * 30 + b"\x7f",
         b"\xee" + b"\xff" * 30 + b"\x7f",
     }
@@ -53,11 +55,12 @@ def is_signed(public: bytes, signature: bytes, context: bytes, sha256: bytes) ->
     """Return whether the private key of `public` made `signature` over this context and sha256."""
     try:
         ed25519.Ed25519PublicKey.from_public_bytes(public).verify(signature, context + sha256)
-    except (exceptions.InvalidSignature, ValueError):
+    except (exceptions.InvalidSignature, ValueError):  # ValueError: a key of another length than 32 bytes
         return False
     return True
 
 
 def is_weak(public: bytes) -> bool:
     """Return whether the public key is a point of small order, so that its signatures prove nothing."""
+    # The top bit is the sign of x and does not change the order of the point, so both signs are weak.
     return public[:-1] + bytes([public[-1] & ~_TOP_BIT]) in _SMALL

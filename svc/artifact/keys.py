@@ -20,10 +20,12 @@ from svc.names import KEY_ID
 from svc.settings import Settings
 
 DEVELOPMENT_KID: Final = "dev"
+# A constant, so that trainings and servers in unsigned mode agree without sharing a file.
 _DEVELOPMENT_KEY = hashlib.sha256(b"svc: the development key, known to everyone").digest()
 KID = re.compile(KEY_ID)
 _HEX = re.compile(r"[0-9a-fA-F]{64}")
 _KEY_LIKE = re.compile(r"[0-9a-fA-F]{32,}")
+# A pattern over bytes: the header of an artifact that failed its check is not decoded as JSON.
 _SIGNED_BY = re.compile(rb'"fingerprint":"([0-9a-f]{8})"')
 _PUBLIC_MARK = "ed25519:"
 
@@ -111,6 +113,7 @@ def load_signing_keys(settings: Settings) -> SigningKeys:
     secret = parse_signing_keys(*key_list(settings.signing_keys, settings.signing_keys_file, "SVC_SIGNING_KEYS"))
     public = _parse(settings.verify_keys, "SVC_VERIFY_KEYS", _PUBLIC_MARK)
     for kid, key in public.items():
+        # `public_of` would prefer the secret, and refuse all that the listed public key verifies.
         if secret.public_of(kid) not in (None, key):
             raise ConfigError(f"SVC_VERIFY_KEYS: the kid {kid!r} has another key in SVC_SIGNING_KEYS: rename one")
     return SigningKeys(secret.entries, tuple(public.items()))
@@ -173,6 +176,7 @@ def verify(parsed: Parsed, keys: SigningKeys) -> None:
         holds = key is not None and _has_hmac(parsed, key)
     else:
         key = keys.public_of(parsed.kid)
+        # An unknown kid is refused without hashing the file, which takes 0.4 s for 650 MiB.
         digest = hashlib.sha256(parsed.signed).digest() if key is not None else b""
         holds = key is not None and ed25519.is_signed(key, parsed.signature, ed25519.ARTIFACT, digest)
     if key is None:

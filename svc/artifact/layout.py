@@ -56,6 +56,7 @@ class Written:
     payload_bytes: int
 
 
+# no slots, because `cached_property` needs a `__dict__`
 @dataclass(frozen=True, eq=False)
 class Parsed:
     """Views into one artifact, untrusted until `keys.verify` has passed.
@@ -75,7 +76,7 @@ class Parsed:
         """Return the header. Raises HeaderInvalid if it is not a JSON object."""
         try:
             header = json.loads(bytes(self.header_json))
-        except (ValueError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:  # RecursionError: too many nested lists
             raise HeaderInvalid(f"header JSON cannot be read: {type(error).__name__}") from None
         if not isinstance(header, dict):
             raise HeaderInvalid(f"header JSON is a {type(header).__name__}, not an object")
@@ -95,6 +96,7 @@ def write(
 
     Raises HeaderTooLarge, and HeaderInvalid for values that JSON cannot express, before anything is written.
     """
+    # The caller's values of both fields are replaced, so the header cannot contradict the bytes in front of it.
     version = FORMAT_VERSIONS[signature]
     header_json = _header_json({**header, "kid": kid, "format_version": version})
     payload_bytes = sum(memoryview(piece).nbytes for piece in payload)
@@ -135,6 +137,7 @@ def kid_of(buffer: memoryview) -> str:
     Escapes unprintable characters, and bytes that are not UTF-8. Raises HeaderInvalid if the kid is empty or the
     file is too short.
     """
+    # Clamped instead of refused: a broken file should still be named by its kid in messages.
     length = min(_START.unpack_from(buffer)[2], MAX_KID_BYTES) if len(buffer) >= _START.size else 0
     kid = bytes(buffer[_START.size : _START.size + length])
     if not kid or len(kid) < length:
@@ -162,6 +165,7 @@ def parse(buffer: memoryview, *, max_payload_bytes: int) -> Parsed:
     header_length, payload_length = _LENGTHS.unpack_from(buffer, lengths_at)
     if header_length > MAX_HEADER_BYTES:
         raise HeaderTooLarge(f"header JSON too large: {header_length} bytes, at most {MAX_HEADER_BYTES}")
+    # Checked by the length field alone, before a byte of the payload is touched.
     if payload_length > max_payload_bytes:
         raise PayloadTooLarge(
             f"payload exceeds max bytes: {payload_length}, SVC_MAX_PAYLOAD_BYTES is {max_payload_bytes}"
@@ -174,6 +178,7 @@ def _cut(buffer: memoryview, version: int, header_at: int, header_length: int, p
     payload_at = header_end + -header_end % ALIGNMENT
     signature_at = payload_at + payload_length
     end = signature_at + _SIGNATURE_BYTES[version]
+    # An exact length, because no signature covers bytes behind itself.
     if len(buffer) != end:
         raise MagicMismatch(
             f"magic bytes mismatch: {len(buffer)} bytes where the lengths say {end}; the file is truncated or corrupt"
@@ -190,6 +195,7 @@ def _cut(buffer: memoryview, version: int, header_at: int, header_length: int, p
 
 def _probable_type(buffer: memoryview) -> str:
     """Return the probable type of a file that does not begin like an artifact."""
+    # `buffer` may be hundreds of megabytes, and a guess needs only its beginning.
     start = bytes(buffer[:512])
     for name, magic in _OTHER_MAGICS.items():
         if start.startswith(magic):

@@ -27,6 +27,7 @@ def lock_path(uri: str, settings: Settings) -> Path:
     The lock of a local path is beside it, with the suffix `.lock`. The lock of a remote URI has a name from the URI. It
     is in `SVC_LOCK_DIR`, else in the user's cache folder. Raises ConfigError for a user without a home folder.
     """
+    # Beside the output rather than in a cache folder: trainings of several users then share one lock.
     if scheme_of(uri) in ("", "file"):
         path = local_path(uri)
         return path.with_name(path.name + ".lock")
@@ -40,6 +41,7 @@ def lock_path(uri: str, settings: Settings) -> Path:
             "write, or pass --no-lock"
         )
     readable = re.sub(r"[^A-Za-z0-9_.-]", "_", urlsplit(uri).path.rpartition("/")[2])[:64]
+    # The digest tells apart outputs of one name in several buckets or folders.
     return folder / f"{readable}-{hashlib.sha256(uri.encode()).hexdigest()[:16]}.lock"
 
 
@@ -51,6 +53,7 @@ def run_lock(output_uri: str, *, timeout_s: float, settings: Settings) -> Iterat
     lock is still held then, and ConfigError if the lock file cannot be created or locked.
     """
     path = lock_path(output_uri, settings)
+    # Mode 600, because Linux lets everybody who can open a file for reading lock it.
     lock = FileLock(path, mode=0o600, fallback_to_soft=False)  # a soft lock would outlive a killed run
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -47,7 +47,7 @@ def _dependencies(header: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the input files with their sha256, then the packages whose versions affect the results."""
     inputs = header.get("inputs")
     for item in inputs if isinstance(inputs, list) else ():
-        if isinstance(item, Mapping):
+        if isinstance(item, Mapping):  # a signed header may come from a later version of svc
             yield {"name": str(item.get("name")), "digest": {"sha256": str(item.get("sha256"))}}
     for field, package in _PACKAGES.items():
         if field in header:

@@ -31,6 +31,7 @@ from svc.settings import Settings
 
 _NAME: Final = re.compile(RECIPE_NAME)
 _FORMAT: Final = 1
+# Short, because a load waits for it, and another process may hang with the lock. The serial then stays in memory.
 _LOCK_TIMEOUT_S: Final = 2.0
 _MAX_BYTES: Final = 1 << 20
 
@@ -40,6 +41,7 @@ Serials = dict[str, int]
 def serial_of(header: Mapping[str, Any]) -> int | None:
     """Return the serial, or None if the header has none. Raises HeaderInvalid for an invalid serial."""
     serial = header.get("serial")
+    # `type` and not `isinstance`, for which True is a whole number.
     if serial is None or (type(serial) is int and 0 <= serial <= MAX_SERIAL):
         return serial
     raise HeaderInvalid("header: serial is not a whole number of 0 to 2**53 - 1")
@@ -73,6 +75,7 @@ def recipe_of(header: Mapping[str, Any], declared: str) -> str:
     raise that recipe's serials.
     """
     name = header.get("recipe_name")
+    # The name becomes part of a file name, so even a signed one is checked.
     return name if isinstance(name, str) and _NAME.fullmatch(name) else declared
 
 
@@ -107,10 +110,12 @@ class SerialState:
             _keep_highest(served, {kid: serial})
             try:
                 self._folder.mkdir(parents=True, exist_ok=True)
+                # Processes may share the folder, and `self._lock` excludes only threads of this one.
                 lock = self._path(recipe, ".serials.lock")
                 with FileLock(lock, _LOCK_TIMEOUT_S, mode=0o600, fallback_to_soft=False):
                     stored = self._read(recipe, quiet=True)  # `highest` has already reported an unusable file
                     _keep_highest(served, stored)
+                    # No write if nothing rose: each load of the same artifact would replace the file again.
                     if stored != served:
                         self._write(recipe, served)
             except (OSError, NotImplementedError) as error:  # not implemented: the file system has no locks
@@ -182,12 +187,14 @@ class ReplayGuard:
         Raises ArtifactExpired, ArtifactReplayed, HeaderInvalid for an invalid time or serial, and the errors of reading
         the log.
         """
+        # Before the return below: expiry is checked without SVC_STATE_DIR, too.
         require_unexpired(parsed.header, datetime.now(UTC))
         serial = serial_of(parsed.header)
         if self.state is None:
             return
         trained_for = recipe_of(parsed.header, name)
         highest = self.state.highest(trained_for, parsed.kid)
+        # An equal serial passes, so that a restarted server loads what it served before.
         if highest is None or (serial is not None and serial >= highest):
             return
         # The log of recipe `name` must not permit artifacts of another recipe. An arm has the artifact of any recipe,

@@ -83,6 +83,7 @@ class HttpFolder:
 
     def marker(self, name: str) -> str:
         with self._reading("HEAD", name) as response:
+            # ETag first: Last-Modified counts whole seconds, in which an artifact may be replaced twice.
             validators = [response.headers.get(header) for header in ("etag", "last-modified")]
             if not any(validators):
                 raise ArtifactReadError(
@@ -92,6 +93,7 @@ class HttpFolder:
 
     def read(self, name: str, max_bytes: int) -> memoryview:
         with self._reading("GET", name) as response:
+            # The buffer below is sized by Content-Length, which then counts compressed bytes.
             if response.headers.get("content-encoding", "identity") != "identity":
                 raise ArtifactReadError(
                     f"{response.url} is answered in compressed form; artifacts must be sent uncompressed"
@@ -112,6 +114,7 @@ class HttpFolder:
     def remove(self, name: str) -> None:
         try:
             with self._answer("DELETE", name) as response:
+                # A version that is already gone counts as removed, so that an interrupted command can be repeated.
                 response.require(200, 202, 204, *_GONE)
         except FetchError as error:
             raise ArtifactWriteError(f"a version cannot be removed: {error}") from error
@@ -210,6 +213,7 @@ class Store:
 
         Raises ArtifactReadError, also for a missing file, and PayloadTooLarge.
         """
+        # One read for both forms: only the content tells a pointer from an artifact.
         name, view = self._name, self._read(self._name, max_bytes)
         target = _pointer_target(view, self._name)
         if target is None:
@@ -292,7 +296,7 @@ class Store:
         """Return the version that the pointer names, or None if the object is missing or not a pointer."""
         try:
             view = self._folder.read(self._name, MAX_POINTER_BYTES)
-        except (FileNotFoundError, PayloadTooLarge):
+        except (FileNotFoundError, PayloadTooLarge):  # more bytes than a pointer has: an artifact
             return None
         target = _pointer_target(view, self._name)
         return None if target is None else _sha8_in(target)
@@ -311,6 +315,7 @@ class Store:
     def read_version(self, sha8: str, max_bytes: int) -> Blob:
         """Read the version `sha8`. Raises NoSuchVersion, and the errors of `read`."""
         name = _target_name(self._name, sha8)
+        # Checked before the store is asked: the text may come from a command line and becomes part of a path.
         if not re.fullmatch(r"[0-9a-f]{8}", sha8) or not self._has(name):
             raise NoSuchVersion(f"there is no version {sha8} beside {self.uri}")
         return self._blob(name, self._read(name, max_bytes), sha8)
@@ -349,6 +354,7 @@ def _pointer_target(view: memoryview, name: str) -> str | None:
 
     Only versions of the pointer's own name are accepted, so that a pointer cannot lead to another file.
     """
+    # The length first, so that a large artifact is not copied into a text.
     if len(view) > MAX_POINTER_BYTES or bytes(view[: len(layout.MAGIC)]) == layout.MAGIC:
         return None
     text = bytes(view).decode("utf-8", "replace").removesuffix("\n")

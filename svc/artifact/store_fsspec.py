@@ -41,9 +41,11 @@ class ObjectFolder:
             raise too_large(self.uri_of(name), size, max_bytes)
         buffer = private_buffer(size)
         with self._reading(name):
+            # In pieces, because clients return bytes: one read of all would hold the artifact in memory twice.
             for start in range(0, size, _PIECE_BYTES):
                 end = min(start + _PIECE_BYTES, size)
                 piece = self._objects.read(self.uri_of(name), start, end)
+                # `read` returns fewer bytes, not an error, if the object has become shorter.
                 if len(piece) != end - start:
                     raise ArtifactReadError(f"{self.uri_of(name)} was cut: {len(piece)} bytes instead of {end - start}")
                 buffer[start:end] = piece
@@ -80,7 +82,7 @@ class ObjectFolder:
             uri = self.uri_of(name_of(result))
             try:
                 self._objects.write(uri, file.fileno())
-            except ConfigError:
+            except ConfigError:  # the extra is missing, so nothing was sent
                 raise
             except Exception as error:
                 if not self._has_arrived(uri, file):
@@ -111,7 +113,7 @@ class ObjectFolder:
         try:
             with self._reading(""):
                 return self._objects.names(self._folder)
-        except FileNotFoundError:
+        except FileNotFoundError:  # object stores have no folder without objects
             return []
 
     def remove(self, name: str) -> None:

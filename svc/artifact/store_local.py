@@ -33,7 +33,7 @@ def private_buffer(size: int) -> memoryview:
     Pages use memory only after they are written. The memory is anonymous, not a mapping of a file, so verified bytes
     cannot change.
     """
-    if size == 0:
+    if size == 0:  # mmap refuses a length of 0
         return memoryview(bytearray())
     pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     return memoryview(pages)
@@ -82,6 +82,7 @@ class LocalFolder:
         with _reading(path), self._checked_path(path, 0) as opened:
             # If a named pipe has replaced the file, opening without O_NONBLOCK would wait forever for a writer.
             descriptor = os.open(opened, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            # Unbuffered, so that `readinto` fills the artifact's own memory without a copy in between.
             with os.fdopen(descriptor, "rb", buffering=0) as file:
                 return _read_all(file, path, max_bytes)
 
@@ -132,6 +133,7 @@ class LocalFolder:
             return
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC | flags)
         try:
+            # Access through the descriptor reaches the checked file, even if a link in `path` changes afterwards.
             opened = Path(f"/proc/self/fd/{descriptor}")
             _require_below(opened.readlink(), self._root, path)
             yield opened
@@ -140,6 +142,7 @@ class LocalFolder:
 
 
 def _require_below(real: Path, root: Path, path: Path) -> None:
+    # The root is resolved too, because it may itself be a link.
     if not real.is_relative_to(root.resolve()):
         raise ArtifactReadError(f"{path} leads outside SVC_ARTIFACT_ROOT ({root})")
 
@@ -152,8 +155,10 @@ def _read_all(file: BinaryIO, path: Path, max_bytes: int) -> memoryview:
         raise too_large(path, status.st_size, max_bytes)
     buffer = private_buffer(status.st_size)
     filled = 0
+    # A loop, because Linux reads at most 2 GiB a call. BinaryIO of typeshed lacks readinto.
     while filled < len(buffer) and (count := file.readinto(buffer[filled:])):  # type: ignore[attr-defined]
         filled += count
+    # One more byte means that the file has grown. Its beginning may then belong to another version.
     if filled < len(buffer) or file.read(1):
         raise ArtifactReadError(f"{path} changed its size while it was read")
     return buffer

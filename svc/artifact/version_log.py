@@ -128,6 +128,7 @@ class VersionLog:
             if line.action == "forget":
                 stack = [line.sha8 if kept == line.version.get("replaces") else kept for kept in stack]
                 continue
+            # A refused or held version was never live.
             if line.live != line.sha8:
                 continue
             if line.action == "rollback":
@@ -157,6 +158,7 @@ def append_line(data: bytes, log: VersionLog, line: Line, keys: SigningKeys, sig
     else:
         code = ed25519.sign(key, ed25519.LOG_LINE, digest)
     text = json.dumps({**content, "signature": code.hex()}, ensure_ascii=True, allow_nan=False)
+    # A write that was cut off, such as one by another program, must not swallow this line.
     separator = b"" if not data or data.endswith(b"\n") else b"\n"
     return data + separator + text.encode() + b"\n"
 
@@ -175,6 +177,8 @@ def parse(data: bytes, keys: SigningKeys, recipe: str | None = None) -> VersionL
             problems.append(ignored[-1])
             continue
         follows = fields["previous"] == previous
+        # Also of a line that will not count: svc repeated it in the next line, and a forged one must not break the
+        # chain.
         previous = fields["signature"]
         if not follows:
             problems.append(f"line {number} does not follow the line before it: lines were removed or inserted")
@@ -184,6 +188,7 @@ def parse(data: bytes, keys: SigningKeys, recipe: str | None = None) -> VersionL
             problems.append(ignored[-1])
         else:
             lines.append(line)
+            # A valid line repeats the state of the hold, so ignored lines before it no longer matter.
             ignored.clear()
     return VersionLog(tuple(lines), tuple(problems), previous, tuple(ignored))
 
@@ -235,6 +240,7 @@ def _line(fields: Mapping[str, Any]) -> Line | None:
 
 def _is_time(text: str) -> bool:
     try:
+        # Only UTC, because times of lines are compared as texts.
         return datetime.fromisoformat(text).utcoffset() == timedelta(0)
     except ValueError:
         return False
@@ -261,5 +267,6 @@ def _problem(fields: Mapping[str, Any], keys: SigningKeys) -> str:
 
 
 def _digest(content: Mapping[str, Any]) -> bytes:
+    # One form of the JSON is signed, so another order of keys or other blanks in the file do no harm.
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return hashlib.sha256(text.encode()).digest()

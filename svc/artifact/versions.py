@@ -165,7 +165,7 @@ class Versions:
             try:
                 facts = facts_of(self._read_verified(sha8)[1].header)
             except ArtifactError:
-                facts = {}
+                facts = {}  # a damaged version stays in the list, without facts
         return _as_facts(facts)
 
     def problems(self) -> list[str]:
@@ -184,6 +184,8 @@ class Versions:
         logged = {line.sha8 for line in log.lines}
         for sha8 in self._names(log) if log.lines else ():
             began, written = log.lines[0].at, str(self._facts(sha8, log).get("trained_at") or "")
+            # `trained_at` has whole seconds and sorts before fractions of them, so a version of the first second needs
+            # no line.
             if sha8 not in logged and sha8 != log.lines[0].before and written > began:
                 problems.append(
                     f"version {sha8} was trained after the log began, and has no line: lines are missing, or a "
@@ -217,6 +219,8 @@ class Versions:
         sha8, written = self._store.put_version(write)
         with self._withdrawn_on_error(sha8), self._lock():
             log, live = self._log_to_continue(), self.live()
+            # With a clock behind, this host writes a version that looks older than the log, and another host may tidy
+            # it away.
             if not self._store.has_version(sha8):
                 raise ArtifactWriteError(
                     f"another training removed the new version {sha8}: set the hosts' clocks right"
@@ -235,6 +239,7 @@ class Versions:
             )
             self._move(line, live)
             if keep is not None:
+                # After the pointer moved: a server that followed the old one reads it again if its version is gone.
                 self._tidy(keep)
         return TrainedVersion(
             sha8, self._store.uri_of_version(sha8), written, promoted, log.held and not promoted, line.live
@@ -315,7 +320,7 @@ class Versions:
 
     def _withdraw(self, written: list[str]) -> None:
         for sha8 in written:
-            with suppress(ArtifactError):
+            with suppress(ArtifactError):  # the caller raises the first error
                 if self.log().facts(sha8) is None and self.live() != sha8:
                     self._store.remove_version(sha8)
 
@@ -449,6 +454,7 @@ class Versions:
         data = self._store.read_log()
         log = version_log.parse(data, self._keys, self._recipe)
         signature = self._settings.artifact_signature
+        # The whole log is written again, because object stores cannot append.
         self._store.write_log(version_log.append_line(data, log, line, self._keys, signature))
         if line.live is not None and line.live != live:
             self._store.point_to(line.live)
