@@ -14,12 +14,20 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from svc import events, install_command, logs
-from svc.errors import ConfigError, DataSourceError, SvcError
+from svc.errors import DataSourceError
 from svc.late_imports import LateModule, import_late
-from svc.logs import redact_text
 from svc.recipe.source_options import BigQueryOptions, Scalar
 from svc.sources.arrow import table_of_rows
-from svc.sources.table import Finish, Table, TableBuilder, TableSource, choose_columns, require_query_rows
+from svc.sources.table import (
+    QUERY_RESULT,
+    Finish,
+    Table,
+    TableBuilder,
+    TableSource,
+    choose_columns,
+    library_errors,
+    require_query_rows,
+)
 
 bigquery = LateModule("google.cloud.bigquery")
 credentials = LateModule("google.auth.credentials")
@@ -45,10 +53,10 @@ class BigQuerySource(TableSource[BigQueryOptions]):
             job = self._start(client, dry_run=False)
             rows = job.result(retry=self._retry())
             names = [field.name for field in rows.schema]
-            wanted = choose_columns(self._context, names, "the query's result")
+            wanted = choose_columns(self._context, names, QUERY_RESULT)
             if rows.total_rows is not None:
                 require_query_rows(rows.total_rows, cap)
-            builder = TableBuilder(self._context, "the query's result")
+            builder = TableBuilder(self._context, QUERY_RESULT)
             for batch in self._batches(client, job, {name: names.index(name) for name in wanted}):
                 builder.add(batch)
                 require_query_rows(builder.n_rows, cap)
@@ -64,7 +72,7 @@ class BigQuerySource(TableSource[BigQueryOptions]):
             checks = [f"query: valid, would process {job.total_bytes_processed} bytes"]
             if job.schema:
                 names = [field.name for field in job.schema]
-                columns = choose_columns(self._context, names, "the query's result")
+                columns = choose_columns(self._context, names, QUERY_RESULT)
                 checks.append(f"query: has the columns {', '.join(columns)}")
             return checks
 
@@ -138,18 +146,10 @@ class BigQuerySource(TableSource[BigQueryOptions]):
 
         Every other failure becomes a DataSourceError.
         """
-        try:
+        with library_errors("bigquery"):
             import_late("google.cloud.bigquery")
-        except ImportError:
-            raise ConfigError(f"bigquery needs an extra: {install_command('bigquery')}") from None
-        try:
             with bigquery.Client(project=self._config.project, credentials=_credentials()) as client:
                 yield client
-        except SvcError:
-            raise
-        except Exception as error:
-            words = " ".join(redact_text(str(getattr(error, "message", None) or error)).split())[:400]
-            raise DataSourceError(f"bigquery: {type(error).__name__}: {words}") from error
 
 
 def _each_within(limit_s: float, pages: Iterator[Any], end: Callable[[], None]) -> Iterator[Any]:

@@ -8,73 +8,48 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from svc import install_command
 from svc.cores import usable_cores
-from svc.errors import ConfigError, DataSourceError, SvcError
+from svc.errors import DataSourceError
 from svc.late_imports import LateModule, import_late
 from svc.recipe.source_options import DuckdbOptions
 from svc.sources import arrow
-from svc.sources.table import Finish, Table, TableBuilder, TableSource, choose_columns, require_query_rows
+from svc.sources.table import QUERY_RESULT, QuerySource, choose_columns, library_errors
 
 if TYPE_CHECKING:
-    import pandas
     import pyarrow as pa
 
 
 duckdb = LateModule("duckdb")
 
-_BATCH_ROWS = 50_000
-_BOUNDED_BATCH_ROWS = 1000
 _MEMORY = "50%"
 _EXTENSIONS = ("excel", "sqlite_scanner")
 """Extensions for local files that are loaded if the operator has installed them."""
 _LITERAL = re.compile(r"'([^'\n]{1,1000})'|\"([^\"\n]{1,1000})\"")
-_RESULT = "the query's result"
 
 
-class DuckdbSource(TableSource[DuckdbOptions]):
+class DuckdbSource(QuerySource[DuckdbOptions]):
     """A source that runs one SELECT. Relative paths in the query start at the recipe's folder."""
 
     type_name: ClassVar[str] = "duckdb"
     Config: ClassVar[type[DuckdbOptions]] = DuckdbOptions
 
-    def _whole(self, finish: Finish[Table]) -> Table:
-        cap = self._context.settings.max_sql_rows
-        with self._result() as (batches, columns):
-            builder = self._builder(batches, columns)
-            for batch in batches:
-                builder.add(batch.select(columns))
-                require_query_rows(builder.n_rows, cap)
-            return finish(builder)
-
-    def probe_and_sample(self, n_rows: int) -> Generator[str, None, pandas.DataFrame]:
-        """Start the query, yield a line per check, then return its first rows. Later rows are not read."""
-        with self._result() as (batches, columns):
-            yield f"query: runs, has the columns {', '.join(columns)}"
-            builder = self._builder(batches, columns)
-            builder.add_first((batch.select(columns) for batch in batches), n_rows)
-            return builder.finish()
-
-    def _builder(self, batches: pa.RecordBatchReader, columns: list[str]) -> TableBuilder:
-        builder = TableBuilder(self._context, _RESULT)
-        builder.add(arrow.empty(batches.schema).select(columns))
-        return builder
-
     @contextmanager
-    def _result(self) -> Iterator[tuple[pa.RecordBatchReader, list[str]]]:
-        """Run the query on a new connection, and yield its batches and the wanted columns."""
-        n_rows = _BATCH_ROWS if self._context.bounds is None else _BOUNDED_BATCH_ROWS
-        with self._errors(), tempfile.TemporaryDirectory(prefix="svc-duckdb-") as folder:
+    def _answer(self, most_rows: int) -> Iterator[tuple[list[str], Iterator[pa.RecordBatch | pa.Table]]]:  # noqa: ARG002
+        with library_errors("duckdb", describe=str), tempfile.TemporaryDirectory(prefix="svc-duckdb-") as folder:
+            import_late("duckdb")
             query = self._one_select()
             with self._connect(folder) as connection:
                 result = connection.sql(query, params=dict(self._config.query_parameters) or None)
-                with result.to_arrow_reader(n_rows) as batches:
-                    yield batches, choose_columns(self._context, batches.schema.names, _RESULT)
+                with result.to_arrow_reader(self._batch_rows) as reader:
+                    columns = choose_columns(self._context, reader.schema.names, QUERY_RESULT)
+                    batches = (batch.select(columns) for batch in chain([arrow.empty(reader.schema)], reader))
+                    yield [f"query: runs, has the columns {', '.join(columns)}"], batches
 
     def _one_select(self) -> str:
         """Return the query. Raises DataSourceError unless it is one SELECT whose parameters are given."""
@@ -129,16 +104,3 @@ class DuckdbSource(TableSource[DuckdbOptions]):
                     connection.load_extension(extension)
             connection.execute("SET lock_configuration = true")
             yield connection
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            import_late("duckdb")
-        except ImportError:
-            raise ConfigError(f"duckdb needs an extra: {install_command('duckdb')}") from None
-        try:
-            yield
-        except SvcError:
-            raise
-        except Exception as error:
-            raise DataSourceError(f"duckdb: {' '.join(str(error).split())[:400]}") from error

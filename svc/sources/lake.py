@@ -13,12 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from svc import install_command
-from svc.errors import ConfigError, DataSourceError, SvcError
-from svc.logs import redact_text
 from svc.sources import arrow
 from svc.sources.prefilter import BOUNDS, condition, is_comparable
-from svc.sources.table import Finish, Table, TableBuilder, TableSource, choose_columns
+from svc.sources.table import Finish, Table, TableBuilder, TableSource, choose_columns, library_errors
 
 if TYPE_CHECKING:
     import pandas
@@ -122,15 +119,5 @@ class LakeSource(TableSource[Any]):
 
     @contextmanager
     def _table(self) -> Iterator[LakeTable]:
-        """Yield the open table. Every exception of its library becomes a DataSourceError on one line."""
-        try:
+        with library_errors(self.type_name):
             yield self._open()
-        except SvcError:
-            raise
-        except ImportError as error:
-            raise ConfigError(
-                f"{self.type_name} needs an extra: {install_command(self.type_name)} ({error.name} is missing)"
-            ) from None
-        except Exception as error:
-            words = " ".join(redact_text(str(error)).split())[:400]
-            raise DataSourceError(f"{self.type_name}: {type(error).__name__}: {words}") from error

@@ -9,9 +9,9 @@ The database URL comes only from an environment variable, and messages of driver
 from __future__ import annotations
 
 import socket
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
+from itertools import chain
 from os import dup
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -23,12 +23,9 @@ from svc.late_imports import LateModule
 from svc.recipe.source_options import SqlOptions
 from svc.sources.arrow import table_of_rows
 from svc.sources.sql_dialects import GRACE_S, Dialect, dialect_of
-from svc.sources.table import Finish, Table, TableBuilder, TableSource, choose_columns, require_query_rows
+from svc.sources.table import QUERY_RESULT, QuerySource, choose_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    import pandas
     import pyarrow as pa
     import sqlalchemy
     from sqlalchemy import URL, Connection, CursorResult, Engine
@@ -38,8 +35,6 @@ else:
 _PADDED = 1042
 """The type of CHAR(n) in a result of PostgreSQL, which pads such texts with blanks. MySQL and SQLite return them
 without padding, and have no type of this number."""
-_CHUNK_ROWS = 50_000
-_BOUNDED_CHUNK_ROWS = 1000
 
 
 class Watchdog:
@@ -82,62 +77,38 @@ class Watchdog:
                 connection.shutdown(socket.SHUT_RDWR)
 
 
-class SqlSource(TableSource[SqlOptions]):
+class SqlSource(QuerySource[SqlOptions]):
     """A source that runs one query on one database."""
 
     type_name: ClassVar[str] = "sql"
     Config: ClassVar[type[SqlOptions]] = SqlOptions
 
-    def _whole(self, finish: Finish[Table]) -> Table:
-        """Raises RecipeError without a database URL, and ConfigError for a URL that cannot be used."""
-        cap = self._context.settings.max_sql_rows
-        with self._result(cap + 1) as (result, _, watchdog):
-            builder, typed = self._begin(result)
-            for rows in result.partitions(self._chunk_rows):
-                watchdog.reset()
-                builder.add(typed(rows))
-                require_query_rows(builder.n_rows, cap)
-            return finish(builder)
-
-    @property
-    def _chunk_rows(self) -> int:
-        return _CHUNK_ROWS if self._context.bounds is None else _BOUNDED_CHUNK_ROWS
-
-    def probe_and_sample(self, n_rows: int) -> Generator[str, None, pandas.DataFrame]:
-        """Start the query, yield a line per check, then return its first rows. Later rows are not read."""
-        with self._result(n_rows) as (result, dialect, _):
-            yield from [
-                f"database: reached, {dialect.shown}, session is read-only",
-                f"query: runs, has the columns {', '.join(self._columns(result))}",
-            ]
-            builder, typed = self._begin(result)
-            builder.add(typed(result.fetchmany(n_rows)))
-            return builder.finish()
-
-    def _begin(self, result: CursorResult[Any]) -> tuple[TableBuilder, Callable[[Sequence[Any]], pa.Table]]:
-        """Return a builder with the wanted columns and no rows, and the function that converts driver rows for it."""
-        positions = {name: list(result.keys()).index(name) for name in self._columns(result)}
-        padded = frozenset(i for i, column in enumerate(result.cursor.description) if column[1] == _PADDED)
-        typed = partial(table_of_rows, positions=positions, text_columns=self._context.text_columns, padded=padded)
-        builder = TableBuilder(self._context, "the query's result")
-        builder.add(typed([]))
-        return builder, typed
-
-    def _columns(self, result: CursorResult[Any]) -> list[str]:
-        names = list(dict.fromkeys(result.keys()))  # `SELECT a.*, b.*` may name a column twice: the first counts
-        return choose_columns(self._context, names, "the query's result")
-
     @contextmanager
-    def _result(self, max_rows: int) -> Iterator[tuple[CursorResult[Any], Dialect, Watchdog]]:
-        """Run the query on a new connection and yield its result. Rows that the block has not read are never read."""
+    def _answer(self, most_rows: int) -> Iterator[tuple[list[str], Iterator[pa.Table]]]:
+        """Raises RecipeError without a database URL, and ConfigError for a URL that cannot be used."""
         with (
             self._session() as (connection, dialect, watchdog),
-            self._execute(connection, dialect, max_rows) as result,
+            self._execute(connection, dialect, most_rows) as result,
         ):
             try:
-                yield result, dialect, watchdog
+                names = list(
+                    dict.fromkeys(result.keys())
+                )  # `SELECT a.*, b.*` may name a column twice: the first counts
+                columns = choose_columns(self._context, names, QUERY_RESULT)
+                reached = f"database: reached, {dialect.shown}, session is read-only"
+                lines = [reached, f"query: runs, has the columns {', '.join(columns)}"]
+                yield lines, self._batches(result, columns, min(most_rows, self._batch_rows), watchdog)
             finally:
                 dialect.abandon(connection, result)
+
+    def _batches(
+        self, result: CursorResult[Any], columns: list[str], n_rows: int, watchdog: Watchdog
+    ) -> Iterator[pa.Table]:
+        positions = {name: list(result.keys()).index(name) for name in columns}
+        padded = frozenset(i for i, column in enumerate(result.cursor.description) if column[1] == _PADDED)
+        for rows in chain([[]], result.partitions(n_rows)):
+            watchdog.reset()
+            yield table_of_rows(rows, positions, self._context.text_columns, padded)
 
     def _execute(self, connection: Connection, dialect: Dialect, max_rows: int) -> CursorResult[Any]:
         query, parameters = sqlalchemy.text(self._config.query), dict(self._config.query_parameters)
@@ -147,7 +118,7 @@ class SqlSource(TableSource[SqlOptions]):
             )
         dialect.bound(connection, self._config.statement_timeout_seconds, max_rows)
         dialect.require_reading(connection, query, parameters)
-        streaming = connection.execution_options(stream_results=True, max_row_buffer=self._chunk_rows)
+        streaming = connection.execution_options(stream_results=True, max_row_buffer=self._batch_rows)
         return streaming.execute(query, parameters)
 
     def _url(self) -> URL:

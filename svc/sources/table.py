@@ -7,7 +7,8 @@ distinct id once.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -15,8 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from svc.errors import DataSourceError, SourceTooLarge
+from svc import install_command
+from svc.errors import ConfigError, DataSourceError, SourceTooLarge, SvcError
 from svc.late_imports import LateModule
+from svc.logs import redact_text
 from svc.names import MAX_ID_CHARACTERS, nearest
 from svc.sources import arrow
 
@@ -40,6 +43,9 @@ Table = TypeVar("Table")
 Finish = Callable[..., Table]
 Codes = np.ndarray[Any, np.dtype[np.int32]]
 _TEXT = pa.large_string()
+QUERY_RESULT = "the query's result"
+_QUERY_ROWS = 50_000
+_BOUNDED_QUERY_ROWS = 1000
 _WAITING_BYTES = 64 << 20
 _MAX_ID_BYTES = 4 * MAX_ID_CHARACTERS
 
@@ -108,6 +114,58 @@ class TableSource(ABC, Generic[Options]):
     @abstractmethod
     def _whole(self, finish: Finish[Table]) -> Table:
         """Collect all rows, and return the result of `finish` for their TableBuilder."""
+
+
+class QuerySource(TableSource[Options]):
+    """A source that runs one query, and reads no more rows of its result than it needs."""
+
+    def _whole(self, finish: Finish[Table]) -> Table:
+        cap = self._context.settings.max_sql_rows
+        with self._answer(cap + 1) as (_, batches):
+            builder = TableBuilder(self._context, QUERY_RESULT)
+            for batch in batches:
+                builder.add(batch)
+                require_query_rows(builder.n_rows, cap)
+            return finish(builder)
+
+    def probe_and_sample(self, n_rows: int) -> Generator[str, None, pd.DataFrame]:
+        """Start the query, yield a line per check, then return its first rows. Later rows are not read."""
+        with self._answer(n_rows) as (lines, batches):
+            yield from lines
+            builder = TableBuilder(self._context, QUERY_RESULT)
+            builder.add_first(batches, n_rows)
+            return builder.finish()
+
+    @property
+    def _batch_rows(self) -> int:
+        return _QUERY_ROWS if self._context.bounds is None else _BOUNDED_QUERY_ROWS
+
+    @abstractmethod
+    def _answer(self, most_rows: int) -> AbstractContextManager[tuple[list[str], Iterator[pa.RecordBatch | pa.Table]]]:
+        """Run the query on a new connection, of whose result at most `most_rows` rows are read.
+
+        Yield a line per check, and the batches of the wanted columns. The first one is empty, so that a result without
+        rows has columns too.
+        """
+
+
+@contextmanager
+def library_errors(source: str, describe: Callable[[Exception], object] | None = None) -> Iterator[None]:
+    """Turn every exception of the library of a source type into an error of svc on one line.
+
+    This is a ConfigError without the extra that has the name of the type, and else a DataSourceError with the result of
+    `describe`, by default the type and the message of the exception.
+    """
+    try:
+        yield
+    except SvcError:
+        raise
+    except ImportError as error:
+        extra = f"{source} needs an extra: {install_command(source)}"
+        raise ConfigError(f"{extra} ({error.name} is missing)") from None
+    except Exception as error:
+        text = describe(error) if describe else f"{type(error).__name__}: {getattr(error, 'message', None) or error}"
+        raise DataSourceError(f"{source}: {' '.join(redact_text(str(text)).split())[:400]}") from error
 
 
 class TableBuilder:
