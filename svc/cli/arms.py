@@ -37,29 +37,25 @@ EPILOG = """
 def command(
     recipe_file: Annotated[Path | None, typer.Argument(metavar="RECIPE", help="The recipe, a YAML file.")] = None,
     events: Annotated[
-        str | None,
-        typer.Option("--events", metavar="FILE", help="A csv, parquet or jsonl table, or a source of recipes, {...}."),
+        str | None, typer.Option(metavar="FILE", help="A csv, parquet or jsonl table, or a source of recipes, {...}.")
     ] = None,
     served: Annotated[
-        str | None,
-        typer.Option("--served", help="Files of the served log, a pattern.", show_default="the recipe's served_log"),
+        str | None, typer.Option(help="Files of the served log, a pattern.", show_default="the recipe's served_log")
     ] = None,
-    window: Annotated[str, typer.Option("--window", help="Time behind a page in which its events count.")] = "24h",
+    window: Annotated[str, typer.Option(help="Time behind a page in which its events count.")] = "24h",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    unit: Annotated[str, typer.Option("--unit", help="The column of units.")] = "unit",
-    item: Annotated[str, typer.Option("--item", help="The column of items.")] = "item",
-    time: Annotated[str, typer.Option("--time", help="The column of times.")] = "time",
+    unit: Annotated[str, typer.Option(help="The column of units.")] = "unit",
+    item: Annotated[str, typer.Option(help="The column of items.")] = "item",
+    time: Annotated[str, typer.Option(help="The column of times.")] = "time",
     value: Annotated[
-        str | None, typer.Option("--value", help="The column of values.", show_default="value, if there is one")
+        str | None, typer.Option(help="The column of values.", show_default="value, if there is one")
     ] = None,
-    time_unit: Annotated[
-        str | None, typer.Option("--time-unit", help="Unit of numeric times: s, ms, us or ns.")
-    ] = None,
-    time_format: Annotated[str | None, typer.Option("--time-format", help="Form of times, as in recipes.")] = None,
+    time_unit: Annotated[str | None, typer.Option(help="Unit of numeric times: s, ms, us or ns.")] = None,
+    time_format: Annotated[str | None, typer.Option(help="Form of times, as in recipes.")] = None,
     planned: Annotated[bool, typer.Option("--plan", help="Print the days that a comparison needs.")] = False,
-    rate: Annotated[float, typer.Option("--rate", help="With --plan: share of units with a success.")] = 0.0,
-    effect: Annotated[float, typer.Option("--effect", help="With --plan: relative change to find, .1 for 10%.")] = 0.0,
-    units_a_day: Annotated[int, typer.Option("--units-a-day", help="With --plan: new units a day.")] = 0,
+    rate: Annotated[float, typer.Option(help="With --plan: share of units with a success.")] = 0.0,
+    effect: Annotated[float, typer.Option(help="With --plan: relative change to find, .1 for 10%.")] = 0.0,
+    units_a_day: Annotated[int, typer.Option(help="With --plan: new units a day.")] = 0,
     env_var: EnvVar = None,
 ) -> None:
     """Compare the arms of an experiment by the events behind the pages that were served, or plan its length."""

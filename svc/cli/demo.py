@@ -136,10 +136,9 @@ class DemoFailed(SvcError):
 
 
 def command(
-    folder: Annotated[Path, typer.Option("--folder", help="Folder to write to.")] = Path("svc-demo"),
+    folder: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("svc-demo"),
     port: Annotated[
-        int | None,
-        typer.Option("--port", min=0, max=65535, help="Port of the server.", show_default="8080, or a free one"),
+        int | None, typer.Option(min=0, max=65535, help="Port of the server.", show_default="8080, or a free one")
     ] = None,
     keep: Annotated[bool, typer.Option("--keep/--remove", help="Keep or remove the folder at the end.")] = True,
     files_only: Annotated[

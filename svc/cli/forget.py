@@ -40,12 +40,8 @@ EPILOG = """
 
 def command(
     recipe_file: RecipeFile,
-    user: Annotated[
-        list[str] | None, typer.Option("--user", metavar="ID", help="A user to forget. Repeatable.")
-    ] = None,
-    users: Annotated[
-        Path | None, typer.Option("--users", metavar="FILE", help="A file with one user id per line.")
-    ] = None,
+    user: Annotated[list[str] | None, typer.Option(metavar="ID", help="A user to forget. Repeatable.")] = None,
+    users: Annotated[Path | None, typer.Option(metavar="FILE", help="A file with one user id per line.")] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say which versions know the users. Write nothing.")
     ] = False,

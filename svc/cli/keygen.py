@@ -65,7 +65,7 @@ def command(
     kid: Annotated[
         str | None,
         typer.Option(
-            "--kid", help="Key id: 1 to 64 letters, digits, '_', '.' or '-'.", show_default="today, and four hex digits"
+            help="Key id: 1 to 64 letters, digits, '_', '.' or '-'.", show_default="today, and four hex digits"
         ),
     ] = None,
     key_type: Annotated[
@@ -75,7 +75,6 @@ def command(
     write: Annotated[
         Path | None,
         typer.Option(
-            "--write",
             metavar="FILE",
             help="Append the entry to this file: a signing key itself, or the digest of an API key. The plaintext of a "
             "signing key is then not printed.",

@@ -96,14 +96,11 @@ def command(
         typer.Argument(metavar="RECIPE|ARTIFACT", help="An artifact, or a recipe (.yaml, .yml) for its live model."),
     ] = None,
     output: Annotated[
-        str, typer.Option("--output", help="Path or URI that ends with .parquet, .csv or .jsonl.", show_default=False)
+        str, typer.Option(help="Path or URI that ends with .parquet, .csv or .jsonl.", show_default=False)
     ] = "",
-    users: Annotated[
-        str, typer.Option("--users", help="`all`, or a file with one user id per line (path or URI).")
-    ] = "all",
+    users: Annotated[str, typer.Option(help="`all`, or a file with one user id per line (path or URI).")] = "all",
     limit: Annotated[
-        int,
-        typer.Option("--limit", min=1, max=1000, help="Items for each user, or users for each item, at most 1,000."),
+        int, typer.Option(min=1, max=1000, help="Items for each user, or users for each item, at most 1,000.")
     ] = 100,
     related: Annotated[
         bool,
@@ -115,36 +112,29 @@ def command(
         bool, typer.Option("--to-users", help="Write the users for every item instead: item_id, rank, user_id, score.")
     ] = False,
     items: Annotated[
-        str, typer.Option("--items", help="With --to-users: `all`, or a file with one item id per line (path or URI).")
+        str, typer.Option(help="With --to-users: `all`, or a file with one item id per line (path or URI).")
     ] = "all",
-    order: Annotated[
-        Order, typer.Option("--order", metavar="ORDER", help="With --to-users: score, lift or balanced.")
-    ] = "score",
+    order: Annotated[Order, typer.Option(metavar="ORDER", help="With --to-users: score, lift or balanced.")] = "score",
     filter_json: Annotated[
         str | None,
         typer.Option("--filter", metavar="JSON", help="Recommend only items that satisfy this filter. Needs a recipe."),
     ] = None,
     shard: Annotated[
         str | None,
-        typer.Option(
-            "--shard", metavar="I/N", help="`I/N`: write part I, from 0, of N parts, to <stem>.I-of-N<extension>."
-        ),
+        typer.Option(metavar="I/N", help="`I/N`: write part I, from 0, of N parts, to <stem>.I-of-N<extension>."),
     ] = None,
     shards: Annotated[
-        int | None,
-        typer.Option("--shards", min=1, max=100_000, help="With --merge or --engine: the number of parts."),
+        int | None, typer.Option(min=1, max=100_000, help="With --merge or --engine: the number of parts.")
     ] = None,
     merge: Annotated[
         bool,
         typer.Option(
-            "--merge",
-            help="Check all parts of --output and write their manifest. With --shard, only if all are there.",
+            "--merge", help="Check all parts of --output and write their manifest. With --shard, only if all are there."
         ),
     ] = False,
     engine: Annotated[
         str | None,
         typer.Option(
-            "--engine",
             metavar="dask://HOST:PORT",
             help="Dask cluster that writes the parts: `dask://HOST:PORT` or `tls://HOST:PORT`.",
         ),

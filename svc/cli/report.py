@@ -35,7 +35,6 @@ def command(
     earlier: Annotated[
         str | None,
         typer.Option(
-            "--earlier",
             help="An earlier artifact to compare with.",
             show_default="the version trained before, if it is in the same local folder",
         ),

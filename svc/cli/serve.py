@@ -31,21 +31,14 @@ _MISSPELT_KEYS = re.compile("SVC_(API_?(KEYS?|TOKENS?)|KEYS?|TOKENS?|AUTH_?(KEYS
 
 
 def command(
-    recipes: Annotated[
-        Path, typer.Option("--recipes", help="Folder whose *.yaml files are served.", show_default=False)
-    ],
-    host: Annotated[
-        str | None, typer.Option("--host", help="Address to bind.", show_default="SVC_HOST, else 127.0.0.1")
-    ] = None,
+    recipes: Annotated[Path, typer.Option(help="Folder whose *.yaml files are served.", show_default=False)],
+    host: Annotated[str | None, typer.Option(help="Address to bind.", show_default="SVC_HOST, else 127.0.0.1")] = None,
     port: Annotated[
         int | None,
-        typer.Option(
-            "--port", min=0, max=65535, help="Port. 0 takes any free one.", show_default="SVC_PORT, else 8080"
-        ),
+        typer.Option(min=0, max=65535, help="Port. 0 takes any free one.", show_default="SVC_PORT, else 8080"),
     ] = None,
     workers: Annotated[
-        str | None,
-        typer.Option("--workers", help="Processes that answer: 1 to 64, or auto.", show_default="SVC_WORKERS, else 1"),
+        str | None, typer.Option(help="Processes that answer: 1 to 64, or auto.", show_default="SVC_WORKERS, else 1")
     ] = None,
     env_var: EnvVar = None,
     insecure_no_auth: Annotated[

@@ -55,14 +55,13 @@ def command(
         bool, typer.Option("--fail-on-busy", help="If another run holds the lock, exit 6 instead of 0.")
     ] = False,
     lock_timeout: Annotated[
-        float, typer.Option("--lock-timeout", help="Seconds to wait for the lock. 0 does not wait, -1 waits forever.")
+        float, typer.Option(help="Seconds to wait for the lock. 0 does not wait, -1 waits forever.")
     ] = 0.0,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Log only warnings, errors and the outcome.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log the parameters of each trial.")] = False,
     run_id: Annotated[
         str | None,
         typer.Option(
-            "--run-id",
             help="Id of the run. The same id resumes its search in training.storage_path.",
             show_default="12 random hex characters",
         ),
@@ -83,7 +82,7 @@ def command(
         typer.Option("--cold", help="With --refit: start from random vectors, not from those of the live artifact."),
     ] = False,
     report: Annotated[
-        Path | None, typer.Option("--report", help="Write an HTML report of the run to this file (extra: report).")
+        Path | None, typer.Option(help="Write an HTML report of the run to this file (extra: report).")
     ] = None,
     accept_data_change: Annotated[
         bool,

@@ -96,7 +96,7 @@ def promote(
 def rollback(
     recipe_file: RecipeFile,
     to: Annotated[
-        str | None, typer.Option("--to", metavar="SHA8", help="The version to make live, as for `svc promote`.")
+        str | None, typer.Option(metavar="SHA8", help="The version to make live, as for `svc promote`.")
     ] = None,
     hold: Annotated[bool, typer.Option("--hold", help="Keep it live through trainings, until `svc promote`.")] = False,
     env_var: EnvVar = None,
