@@ -407,6 +407,12 @@ class Recipe(Block):
         return self.training.trains_on_times or self.recency != 0.0 or uses_recent
 
     @property
+    def uses_time(self) -> bool:
+        """Return whether a training uses the times of interactions. It is False without a time column."""
+        wanted = self.training.split.scheme != "random" or self.trains_on_times or self.serving.popular is not None
+        return wanted and self.schema_.time_column is not None
+
+    @property
     def blends_recent_popularity(self) -> bool:
         """Return whether a blend may have recent popularity as a part.
 

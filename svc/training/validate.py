@@ -26,7 +26,6 @@ from svc.training.data.fetch import (
     feature_context,
     forgotten_users,
     interaction_context,
-    uses_time,
 )
 from svc.training.data.id_doubts import id_doubts
 from svc.training.data.interactions import from_rows
@@ -129,7 +128,7 @@ def _row_warnings(
     refuse. If the table has no further rows, raise its errors about all rows too, after the warnings.
     """
     recipe = loaded.recipe
-    schema, with_times = recipe.schema_, uses_time(recipe)
+    schema = recipe.schema_
     if not len(frame):
         raise MinDataViolation("the table has a header and no rows, so there is nothing to train on")
     n_read, rows = len(frame), kept_rows(frame, recipe.cleansing.where, recipe.cleansing.hide)
@@ -138,16 +137,7 @@ def _row_warnings(
     is_sample = n_read >= SAMPLED_ROWS or _may_have_more(recipe.source, context)
     # Of few rows of each user and item, no core may be left.
     cleansing = recipe.cleansing.model_copy(update={"min_interactions": None}) if is_sample else recipe.cleansing
-    interactions = from_rows(
-        rows,
-        schema,
-        cleansing,
-        with_times=with_times,
-        started_ns=time.time_ns(),
-        repeats=recipe.training.repeats,
-        seen=recipe.seen,
-        target=recipe.target,
-    )
+    interactions = from_rows(rows, recipe.model_copy(update={"cleansing": cleansing}), started_ns=time.time_ns())
     items |= set(interactions.item_ids)
     reasons = "; ".join(interactions.reasons.values())
     first = f"of the first {len(frame)} rows" + ("" if rows.n_dropped is None else " that cleansing.where keeps")
@@ -213,7 +203,7 @@ def _few_items(
     source = build_source(loaded.recipe.source, interaction_context(loaded, settings, variables))
     rows = fetch_kept(source, cleansing.where, cleansing.hide)
     rows = without_users(rows, loaded.recipe.schema_.user_column, forgotten_users(loaded, settings, variables))
-    yield from compare(from_rows(rows, loaded.recipe.schema_, cleansing, with_times=uses_time(loaded.recipe)).item_ids)
+    yield from compare(from_rows(rows, loaded.recipe).item_ids)
 
 
 def _metadata_warnings(declared: ItemMetadata, few: Iterable[Doubt], frame: pandas.DataFrame) -> list[str]:

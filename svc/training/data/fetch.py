@@ -17,11 +17,10 @@ from svc.recipe.load import LoadedRecipe
 from svc.recipe.schema import Cleansing, Recipe
 from svc.settings import Settings
 from svc.sources.base import SourceContext, build_source
-from svc.training.data import interactions as cleaning
 from svc.training.data.doubts import column_hints, count_events, doubts, label_doubts
 from svc.training.data.features import FittedSide, SideName, fit_side
 from svc.training.data.id_doubts import id_doubts
-from svc.training.data.interactions import Interactions
+from svc.training.data.interactions import Interactions, from_rows
 from svc.training.data.metadata_doubts import metadata_doubts
 from svc.training.data.times import MANY
 from svc.training.data.user_sample import UserSample, draw_users
@@ -80,17 +79,7 @@ def load(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str],
     rows = without_users(rows, recipe.schema_.user_column, forgotten)
     counts = {"forgotten": n_before - len(rows.frame)} if recipe.cleansing.forget is not None else {}
     progress.phase("cleansing")
-    interactions = cleaning.from_rows(
-        rows,
-        recipe.schema_,
-        recipe.cleansing,
-        with_times=uses_time(recipe),
-        started_ns=started_ns,
-        repeats=recipe.training.repeats,
-        popular=recipe.serving.popular,
-        seen=recipe.seen,
-        target=recipe.target,
-    )
+    interactions = from_rows(rows, recipe, started_ns=started_ns)
     for doubt in doubts(rows, interactions, recipe):
         logs.emit(events.RECIPE_WARNING, **doubt._asdict())
     for side, name in (("user", recipe.schema_.user_column), ("item", recipe.schema_.item_column)):
@@ -127,12 +116,6 @@ def draw_sample(loaded: LoadedRecipe, interactions: Interactions) -> UserSample 
     training = loaded.recipe.training
     wanted = training.sample_users
     return None if wanted is None else draw_users(interactions, wanted, training.seed)
-
-
-def uses_time(recipe: Recipe) -> bool:
-    """Return whether a training uses the times of interactions. It is False if the recipe names no time column."""
-    wanted = recipe.training.split.scheme != "random" or recipe.trains_on_times or recipe.serving.popular is not None
-    return wanted and recipe.schema_.time_column is not None
 
 
 def _filtered_columns(recipe: Recipe) -> dict[str, bool]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from svc.errors import MinDataViolation, TimeUnitRequired, TrainingError
-from svc.recipe.schema import Cleansing, InteractionSchema
-from svc.recipe.serving_schema import Popular
+from svc.recipe.schema import Cleansing, InteractionSchema, Recipe
 from svc.training.data.times import (
     BAD_TIME,
     NO_START,
@@ -63,8 +62,7 @@ class HiddenRows(NamedTuple):
 
     def select(self, rows: NDArray[Any]) -> HiddenRows:
         """Return the hidden rows that `rows`, a mask or positions, selects."""
-        times = None if self.times is None else self.times[rows]
-        return HiddenRows(self.users[rows], self.items[rows], times, self.always[rows])
+        return HiddenRows(self.users[rows], self.items[rows], _at(self.times, rows), self.always[rows])
 
     def of_rows(self, rows: NDArray[Any]) -> HiddenRows | None:
         """Return the hidden rows that `rows`, a mask or positions, selects, or None if it selects no row."""
@@ -193,15 +191,9 @@ class Interactions:
 
         Hidden rows and counts of dropped rows stay the same.
         """
-        return replace(
-            self,
-            users=self.users[rows],
-            items=self.items[rows],
-            times=None if self.times is None else self.times[rows],
-            weights=None if self.weights is None else self.weights[rows],
-            seen=None if self.seen is None else self.seen[rows],
-            target=None if self.target is None else self.target[rows],
-        )
+        names = ("users", "items", "times", "weights", "seen", "target")
+        of_rows: dict[str, Any] = {name: _at(getattr(self, name), rows) for name in names}
+        return replace(self, **of_rows)
 
     def collapse(self) -> Interactions:
         """Return these interactions with one row for each pair of a user and an item, joined by `deferred_dedup`.
@@ -267,40 +259,26 @@ class Interactions:
         return matrix
 
 
-def from_rows(
-    rows: KeptRows,
-    schema: InteractionSchema,
-    cleansing: Cleansing,
-    *,
-    with_times: bool,
-    started_ns: int = NO_START,
-    repeats: bool = False,
-    popular: Popular | None = None,
-    seen: Collection[str] | None = None,
-    target: Collection[str] | None = None,
-) -> Interactions:
+def from_rows(rows: KeptRows, recipe: Recipe, *, started_ns: int = NO_START) -> Interactions:
     """Return the clean interactions of `rows`. `check_thresholds` in fetch.py checks their number afterwards.
 
-    - `with_times` reads the time column.
-    - `started_ns` is the start of the training, in nanoseconds since 1970.
-    - `repeats` keeps duplicates until the rows have been split.
-    - `popular` is the rule for the recent popularity of items. It requires `with_times`.
-    - `seen` and `target` are the events that hide their items and that may be held out. None: all with a weight.
+    `started_ns` is the start of the training, in nanoseconds since 1970. If the recipe has `repeats`, duplicates are
+    kept until the rows have been split.
 
     Raise TimeUnitRequired for numeric times without a unit, TimeMixture for a text column of times with numbers and
     dates, and WeightOutOfRange for a weight that does not fit into float32. Raise TrainingError for
     rows without an id if `cleansing.drop_null_ids` is False.
     """
-    frame, positions = rows.frame, rows.positions
+    frame, schema, cleansing = rows.frame, recipe.schema_, recipe.cleansing
     users, user_names = id_codes(frame[schema.user_column])
     items, item_names = id_codes(frame[schema.item_column])
-    times = read_times(frame, schema) if with_times else None
+    times = read_times(frame, schema) if recipe.uses_time else None
     dropped: dict[str, int] = {"where": rows.n_dropped or 0}
     reasons: dict[str, str] = {}
     keep = (users >= 0) & (items >= 0)
     dropped["null_ids"] = len(keep) - int(np.count_nonzero(keep))
     if not keep.all():
-        reasons["null_ids"] = blank_ids({schema.user_column: users < 0, schema.item_column: items < 0}, positions)
+        reasons["null_ids"] = blank_ids({schema.user_column: users < 0, schema.item_column: items < 0}, rows.positions)
         if not cleansing.drop_null_ids:
             raise TrainingError(f"{reasons['null_ids']}; cleansing.drop_null_ids is false, so no row may lack an id")
     rated = _row_weights(frame, schema, cleansing)
@@ -314,8 +292,8 @@ def from_rows(
         keep &= ~bad
         if bad.any() and schema.time_column is not None:
             column = time_column(frame, schema.time_columns)
-            reasons["bad_times"] = bad_times(column, bad, schema.time_name, schema.time_form, positions)
-    hidden = HiddenRows(users[hiding], items[hiding], None if times is None else times[hiding], excluded[hiding])
+            reasons["bad_times"] = bad_times(column, bad, schema.time_name, schema.time_form, rows.positions)
+    hidden = HiddenRows(users[hiding], items[hiding], _at(times, hiding), excluded[hiding])
     by_rule = int(np.count_nonzero(hiding & ruled))
     dropped["hide"], dropped["excluded_events"] = by_rule, len(hidden.users) - by_rule
     if rated is not None:
@@ -324,10 +302,12 @@ def from_rows(
         keep &= ~unrated
     users, items = users[keep], items[keep]
     future = None if times is None else _future_rows(rows, schema, keep & (times > started_ns), started_ns)
-    times = None if times is None else times[keep]
-    weights = None if rated is None else rated.values[keep]
-    seen_rows, target_rows = (None if rated is None else rated.is_among(chosen, keep) for chosen in (seen, target))
-    deferred = repeats or seen_rows is not None or target_rows is not None
+    times, weights = _at(times, keep), None if rated is None else rated.values[keep]
+    seen_rows, target_rows = (
+        None if rated is None else rated.is_among(chosen, keep) for chosen in (recipe.seen, recipe.target)
+    )
+    deferred = recipe.training.repeats or seen_rows is not None or target_rows is not None
+    popular = recipe.serving.popular
     recent = (
         None
         if popular is None or times is None

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from svc.errors import TrainingError
-from svc.recipe.schema import Cleansing, InteractionSchema
-from svc.recipe.training_schema import Split
+from svc.recipe.schema import Cleansing, InteractionSchema, Recipe
+from svc.recipe.serving_schema import Serving
+from svc.recipe.training_schema import Split, Training
 from svc.training.data.interactions import Interactions, core_rows, from_rows
 from svc.training.data.split import split
 from svc.training.data.times import BAD_TIME, NO_START
@@ -20,6 +21,11 @@ from svc.training.data.weights import positions_of
 from svc.training.data.where import kept_rows
 
 SCHEMA = InteractionSchema(user_column="u", item_column="i", time_column="t", time_unit="s")
+
+
+def recipe_of(schema: InteractionSchema, cleansing: Cleansing, training: Training, **serving: Any) -> Recipe:
+    """Return a recipe with these blocks, which need not agree."""
+    return Recipe.model_construct(schema_=schema, cleansing=cleansing, training=training, serving=Serving(**serving))
 
 
 def from_frame(
@@ -32,8 +38,9 @@ def from_frame(
     repeats: bool = False,
 ) -> Interactions:
     """Filter and clean `frame`, as `kept_rows` and `from_rows` do."""
-    rows = kept_rows(frame, cleansing.where, cleansing.hide)
-    return from_rows(rows, schema, cleansing, with_times=with_times, started_ns=started_ns, repeats=repeats)
+    plan = Split(scheme="time_user" if with_times else "random")
+    recipe = recipe_of(schema, cleansing, Training(split=plan, repeats=repeats))
+    return from_rows(kept_rows(frame, cleansing.where, cleansing.hide), recipe, started_ns=started_ns)
 
 
 def frame(users: list[str | None], items: list[str | None], times: list[object] | None = None) -> pd.DataFrame:

@@ -11,10 +11,11 @@ import pandas as pd
 import pytest
 
 from svc.recipe.schema import Cleansing, InteractionSchema
-from svc.recipe.training_schema import Scheme, Split
+from svc.recipe.training_schema import Scheme, Split, Training
 from svc.training.data.interactions import Interactions, from_rows
 from svc.training.data.split import SplitMatrices, count_judged, global_cutoff, judging_most, split
 from svc.training.data.where import kept_rows
+from tests.training.data.test_interactions import recipe_of
 
 SCHEMES: tuple[Scheme, ...] = ("random", "time_user", "time_global", "leave_one_out")
 WEIGHTS: dict[str, Any] = {"view": 1, "cart": 3, "buy": 10, "no": "exclude"}
@@ -50,8 +51,9 @@ def cleaned(
     schema = InteractionSchema(
         user_column="user", item_column="item", time_column="time", time_unit="s", event_column="event"
     )
-    rules = Cleansing(event_weights=weights, **cleansing)
-    return from_rows(kept_rows(frame, None, None), schema, rules, with_times=timed, seen=seen, target=target)
+    rules = Cleansing(event_weights=weights, seen=None if seen is None else tuple(seen), **cleansing)
+    training = Training(split=Split(scheme="time_user" if timed else "random"), target=target)
+    return from_rows(kept_rows(frame, None, None), recipe_of(schema, rules, training))
 
 
 class Expected(NamedTuple):

@@ -19,7 +19,7 @@ from svc.model.ranking.item_sets import ItemSet
 from svc.recipe.load import LoadedRecipe
 from svc.recipe.schema import Cleansing, InteractionSchema
 from svc.recipe.serving_schema import Popular
-from svc.recipe.training_schema import Split
+from svc.recipe.training_schema import Split, Training
 from svc.training.data import fetch, weights
 from svc.training.data.interactions import HiddenRows, Interactions, from_rows
 from svc.training.data.split import split
@@ -30,7 +30,7 @@ from svc.training.judging.metrics import user_scores
 from svc.training.judging.rankers import ScoreRanker
 from tests import planned
 from tests.planned import UNRESTRICTED
-from tests.training.data.test_interactions import from_frame
+from tests.training.data.test_interactions import from_frame, recipe_of
 from tests.training.runs import (
     SCHEMA,
     Log,
@@ -506,14 +506,8 @@ def test_the_latest_row_counts_with_any_dedup(dedup: Any) -> None:
     )
     rows["ts"] = START_S + rows["ts"] * DAY
     schema = InteractionSchema(user_column="user_id", item_column="item_id", time_column="ts", time_unit="s")
-    found = from_rows(
-        kept_rows(rows, None),
-        schema,
-        Cleansing(dedup=dedup),
-        with_times=True,
-        started_ns=START_S * 10**9,
-        popular=Popular(half_life="1d"),
-    )
+    recipe = recipe_of(schema, Cleansing(dedup=dedup), Training(), popular=Popular(half_life="1d"))
+    found = from_rows(kept_rows(rows, None), recipe, started_ns=START_S * 10**9)
     assert found.popularity is not None
     assert dict(zip(found.item_ids, found.popularity.tolist(), strict=True)) == {"a": 1.0, "b": 0.25}
 
