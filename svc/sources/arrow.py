@@ -40,14 +40,11 @@ def numbers(values: NDArray[Any]) -> pa.Array:
 
 def codes(array: pa.Array) -> NDArray[np.int32]:
     """Return a numpy copy of an array of non-negative int32, with −1 for null."""
-    if not len(array):
-        return np.empty(0, dtype=np.int32)
-    missing, data = array.buffers()
-    indices = np.frombuffer(data, dtype=np.int32)[array.offset : array.offset + len(array)].copy()
-    if missing is not None:
-        bits = np.unpackbits(np.frombuffer(missing, dtype=np.uint8), bitorder="little")
-        indices[bits[array.offset : array.offset + len(array)] == 0] = -1
-    return indices
+    filled: Any = array.fill_null(_MISSING_CODE)
+    return np.array(np.from_dlpack(filled), np.int32)  # `to_numpy` would import pandas
+
+
+_MISSING_CODE = numbers(np.array([-1], np.int32))[0]
 
 
 def constant(value: str | None, count: int) -> pa.DictionaryArray:

@@ -290,27 +290,23 @@ class TableBuilder:
 
     def finish(self, convert: Convert | None = None) -> pd.DataFrame:
         """Return the DataFrame. `convert` may change the type of a column that is neither an id nor a partition."""
-        return pd.DataFrame(self._finish_columns(_TextColumn.finish, _natural, convert), copy=False)
+        return pd.DataFrame({name: _in_pandas(column) for name, column in self._columns(convert)}, copy=False)
 
     def finish_arrow(self, convert: Convert | None = None) -> pa.Table:
         """Return the same as `finish` as an Arrow table: ids as dictionaries, missing values as null."""
-        return pa.table(self._finish_columns(_TextColumn.finish_arrow, plain, convert))
+        return pa.table(dict(self._columns(convert)))
 
-    def _finish_columns(
-        self,
-        of_ids: Callable[[_TextColumn, str, str], Any],
-        of_others: Callable[[pa.ChunkedArray], Any],
-        convert: Convert | None,
-    ) -> dict[str, Any]:
-        """Return the columns by name. `convert` is applied before `of_others`, but not to partitions."""
-        columns: dict[str, Any] = {}
+    def _columns(self, convert: Convert | None) -> Iterator[tuple[str, pa.DictionaryArray | pa.ChunkedArray]]:
+        """Yield the columns by name: ids as dictionaries, others as `plain` returns them after `convert`.
+
+        The builder holds no column that it has yielded.
+        """
         for name in self._order:
             if name in self._texts:
-                columns[name] = of_ids(self._texts.pop(name), name, self._source)
+                yield name, self._texts.pop(name).finish(name, self._source)
             else:
                 whole = self._concatenate(name, self._others.pop(name))
-                columns[name] = of_others(whole if convert is None or name in self._hive else convert(name, whole))
-        return columns
+                yield name, plain(whole if convert is None or name in self._hive else convert(name, whole))
 
     def _concatenate(self, name: str, chunks: list[pa.Array | pa.ChunkedArray]) -> pa.ChunkedArray:
         """Concatenate the chunks with the narrowest type that holds them all. Raises DataSourceError without one."""
@@ -392,17 +388,11 @@ def _by_appearance(columns: list[pa.DictionaryArray]) -> tuple[pa.Array, list[Co
     Dictionaries of a file may be in any order and have texts that no row uses.
     """
     chunks = pa.chunked_array(columns).unify_dictionaries().chunks
-    dictionary, rows = chunks[-1].dictionary, [arrow.codes(chunk.indices) for chunk in chunks]
-    first = np.full(len(dictionary) + 1, -1)  # the last element stands for missing values
-    end = sum(map(len, rows))
-    for part in reversed(rows):  # backwards, so that the first appearance of each text is assigned last
-        end -= len(part)
-        first[part[::-1]] = np.arange(end + len(part) - 1, end - 1, -1)
-    used = np.flatnonzero(first[:-1] >= 0)
-    order = used[np.argsort(first[used])]
-    rank = np.full(len(first), -1, np.int32)
-    rank[order] = np.arange(len(order))
-    return dictionary.take(arrow.integers(order)).cast(_TEXT), [rank[part] for part in rows]
+    indices = pa.chunked_array([chunk.indices for chunk in chunks])
+    order = indices.unique().drop_null()
+    rank = np.full(len(chunks[-1].dictionary) + 1, -1, np.int32)  # the last element stands for missing values
+    rank[arrow.codes(order)] = np.arange(len(order))
+    return chunks[-1].dictionary.take(order).cast(_TEXT), [rank[arrow.codes(part)] for part in indices.chunks]
 
 
 class _TextColumn:
@@ -442,20 +432,8 @@ class _TextColumn:
         self._known = pa.concat_arrays([self._known, fresh])
         self._codes.extend(codes[part] for part in rows)
 
-    def finish(self, name: str, where: str) -> pd.Categorical:
-        codes, texts = self.codes_and_texts(name, where)
-        categories = pd.CategoricalDtype(pd.Index(texts.to_pandas()))
-        return pd.Categorical.from_codes(codes, dtype=categories, validate=False)  # type: ignore[call-arg, arg-type, unused-ignore]
-
-    def finish_arrow(self, name: str, where: str) -> pa.DictionaryArray:
-        codes, texts = self.codes_and_texts(name, where)
-        return pa.DictionaryArray.from_arrays(arrow.integers(codes), texts)
-
-    def codes_and_texts(self, name: str, where: str) -> tuple[Codes, pa.Array]:
-        """Return the code of each row (−1 for missing values), and the texts that the codes index.
-
-        Raises DataSourceError if a text is not UTF-8.
-        """
+    def finish(self, name: str, where: str) -> pa.DictionaryArray:
+        """Return the column. Raises DataSourceError if a text is not UTF-8."""
         self._encode()
         codes = np.concatenate(self._codes) if self._codes else np.empty(0, np.int32)
         self._codes = []
@@ -463,7 +441,7 @@ class _TextColumn:
             self._known.validate(full=True)
         except pa.ArrowInvalid:
             raise DataSourceError(f"{where}: the id column {name} holds text that is not UTF-8") from None
-        return codes, self._known
+        return pa.DictionaryArray.from_arrays(arrow.integers(codes), self._known)
 
 
 def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -475,8 +453,11 @@ def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column.cast(pa.timestamp("s")) if pa.types.is_date(column.type) else column
 
 
-def _natural(column: pa.ChunkedArray) -> Any:
-    column = plain(column)
+def _in_pandas(column: pa.DictionaryArray | pa.ChunkedArray) -> Any:
+    if pa.types.is_dictionary(column.type):
+        categories = pd.CategoricalDtype(pd.Index(column.dictionary.to_pandas()))
+        codes = arrow.codes(column.indices)
+        return pd.Categorical.from_codes(codes, dtype=categories, validate=False)  # type: ignore[call-arg, arg-type, unused-ignore]
     if pa.types.is_large_string(column.type) or pa.types.is_string_view(column.type):
         column = column.cast(pa.string()) if column.nbytes < 2**30 else column
     if column.null_count and pa.types.is_integer(column.type) and column.type != pa.uint64():
