@@ -82,12 +82,8 @@ def _columns(side: dict[str, Any]) -> str:
 
     `side` is `features.user` or `features.item` of the header.
     """
-    texts = side.get("texts")
-    words = [
-        f"{_number(text.get('words'))} words of {_text(text.get('column'))}"
-        for text in (texts if isinstance(texts, list) else [])
-        if isinstance(text, dict)
-    ]
+    texts = _mappings(side.get("texts"))
+    words = [f"{_number(text.get('words'))} words of {_text(text.get('column'))}" for text in texts]
     return "; ".join([_text(side.get("columns")), *words])
 
 
@@ -136,9 +132,8 @@ def _events(header: dict[str, Any]) -> dict[str, str]:
 
     The result is empty for a model without events.
     """
-    rows = header.get("events")
     kinds = []
-    for kind in map(_mapping, rows if isinstance(rows, list) else []):
+    for kind in _mappings(header.get("events")):
         roles = "".join(f", {role}" for role in ("seen", "target") if kind.get(role) is True)
         kinds.append(f"{_text(kind.get('event'))} ({_number(kind.get('weight'))}{roles})")
     return {"events": ", ".join(kinds)} if kinds else {}
@@ -146,12 +141,12 @@ def _events(header: dict[str, Any]) -> dict[str, str]:
 
 def _scale(header: dict[str, Any]) -> dict[str, str]:
     """Return `{"weight_scale": line}`, with the scale of each part of a blend whose parts have different ones."""
-    params, parts = _mapping(header.get("best_params")), header.get("parts")
+    params = _mapping(header.get("best_params"))
     if "weight_scale" in params:
         return {"weight_scale": _text(params["weight_scale"])}
     of_parts = [
         f"{_text(scale)} ({short_name(_text(part.get('class')))})"
-        for part in map(_mapping, parts if isinstance(parts, list) else [])
+        for part in _mappings(header.get("parts"))
         if "weight" in part and (scale := _mapping(part.get("params")).get("weight_scale")) is not None
     ]
     return {"weight_scale": ", ".join(of_parts)} if of_parts else {}
@@ -175,6 +170,10 @@ def _ranker(header: dict[str, Any]) -> dict[str, str]:
 
 def _mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
+
+
+def _mappings(value: Any) -> list[dict[str, Any]]:
+    return [part for part in value if isinstance(part, dict)] if isinstance(value, list) else []
 
 
 def _number(value: Any) -> str:

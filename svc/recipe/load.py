@@ -180,7 +180,7 @@ class _Loading:
         tree, shorthand = normalize(written)
         merged = merge_trees(tree, normalize(dict(self.overrides))[0])
         retired = [loc for loc in RETIRED if isinstance(block := merged.get(loc[0]), dict) and loc[1] in block]
-        merged = _without(merged, [*retired])
+        merged = problems.without(merged, retired)
         tree = with_default_split(merged)
         recipe = self._validate(tree, self._expand(tree), shorthand)
         for where, spec in recipe.sources().items():
@@ -222,7 +222,7 @@ class _Loading:
             return Recipe.model_validate(expanded)
         except ValidationError as error:
             unset = [self._unexpanded_part(tree, item["loc"]) for item in error.errors()]
-            rest = _without(expanded, list(filter(None, unset)))
+            rest = problems.without(expanded, list(filter(None, unset)))
             if all(unset) and rest != expanded:
                 return self._validate(tree, rest, shorthand)
             show = functools.partial(_show, shorthand)
@@ -245,11 +245,7 @@ class _Loading:
             if self.check_source is not None:
                 self.check_source(spec, where)
             return
-        try:
-            checked = options.model_validate(spec.options)
-        except ValidationError as error:
-            show = functools.partial(_below, where)
-            raise RecipeError(problems.explain(error, raw, options, show)) from None
+        checked = problems.checked_options(spec, options, where, raw)
         if isinstance(checked, Located):
             _location(checked, f"{where}.path")
 
@@ -323,24 +319,6 @@ def _show(shorthand: frozenset[str], loc: _Loc) -> str:
     if len(loc) > 1 and loc[1] in shorthand and SHORTHAND[str(loc[1])] == loc[0]:
         loc = loc[1:]
     return problems.field_path(loc)
-
-
-def _below(where: str, loc: _Loc) -> str:
-    return problems.field_path((where, *loc))
-
-
-def _without(tree: Any, locs: list[_Loc]) -> Any:
-    """Return a copy of `tree` without the values at `locs`."""
-    if isinstance(tree, list):
-        kept = enumerate(tree)
-        return [_without(value, _inner(locs, index)) for index, value in kept if (index,) not in locs]
-    if not isinstance(tree, dict):
-        return tree
-    return {key: _without(value, _inner(locs, key)) for key, value in tree.items() if (key,) not in locs}
-
-
-def _inner(locs: list[_Loc], key: int | str) -> list[_Loc]:
-    return [loc[1:] for loc in locs if loc and loc[0] == key]
 
 
 def _location(block: Located, where: str) -> paths.Location:

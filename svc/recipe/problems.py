@@ -8,14 +8,15 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
-from typing import Any, get_args, get_origin
+from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from svc.errors import RecipeError
 from svc.logs import redact_text
 from svc.names import METRIC_AT_CUTOFF, NAME_PATTERN, OTHER_NAMES, nearest
 from svc.recipe.filter_tree import meant_condition
@@ -36,6 +37,7 @@ from svc.recipe.training_schema import AGE_PATTERN, HALF_LIFE_PATTERN, Scheme, S
 from svc.recipe.variables import contains_reference, has_reference
 
 Path = tuple[int | str, ...]
+Checked = TypeVar("Checked", bound=BaseModel)
 _MAX_SHOWN = 80
 _MAX_LINES = 20
 _COLUMN = "_column"
@@ -137,6 +139,15 @@ def explain(error: ValidationError, tree: Any, model: type[BaseModel], show: Cal
     if len(lines) > _MAX_LINES:
         lines[_MAX_LINES:] = [f"... and {len(lines) - _MAX_LINES} more"]
     return "\n".join(lines)
+
+
+def checked_options(spec: SourceSpec, options: type[Checked], where: str, written: Any = None) -> Checked:
+    """Return the options of a source. Raises RecipeError, which shows the values in `written`, by default in `spec`."""
+    try:
+        return options.model_validate(spec.options)
+    except ValidationError as error:
+        tree = spec.options if written is None else written
+        raise RecipeError(explain(error, tree, options, lambda loc: field_path((where, *loc)))) from None
 
 
 def _causes(details: list[ErrorDetails], model: type[BaseModel]) -> Iterable[ErrorDetails]:
@@ -287,9 +298,17 @@ def _replace(tree: Any, loc: Path, value: Any) -> Any:
     return {**(tree if isinstance(tree, Mapping) else {}), loc[0]: inner}
 
 
-def _without(tree: Any, loc: Path) -> Any:
-    """Return a copy of `tree` without the key at `loc`."""
-    return _replace(tree, loc[:-1], {key: value for key, value in value_at(tree, loc[:-1]).items() if key != loc[-1]})
+def without(tree: Any, locs: Sequence[Path]) -> Any:
+    """Return a copy of `tree` without the values at `locs`."""
+    if not isinstance(tree, list | dict):
+        return tree
+    kept = [(key, value) for key, value in _items(tree) if (key,) not in locs]
+    inner = {key: without(value, [loc[1:] for loc in locs if loc[:1] == (key,)]) for key, value in kept}
+    return inner if isinstance(tree, dict) else list(inner.values())
+
+
+def _items(tree: list[Any] | dict[Any, Any]) -> Iterable[tuple[Any, Any]]:
+    return tree.items() if isinstance(tree, dict) else enumerate(tree)
 
 
 def _way_out(item: ErrorDetails, loc: Path, tree: Any, model: type[BaseModel]) -> str:
@@ -426,7 +445,7 @@ def _unknown_key(loc: Path, tree: Any, model: type[BaseModel]) -> str:
     near = f"{key}{_COLUMN}" if f"{key}{_COLUMN}" in allowed else nearest(key, allowed)
     if near is not None and near in OTHER_NAMES.get(key.lower(), ()):
         return f"it is {_renamed(loc, near, tree, model, certain=True)}"
-    homes = [*_homes_of(key, value, _without(tree, loc))] if nearest(key, allowed, 0.85) is None else []
+    homes = [*_homes_of(key, value, without(tree, [loc]))] if nearest(key, allowed, 0.85) is None else []
     if homes:
         homes.sort(key=lambda home: home[: len(loc) - 1] != loc[:-1])
         return f"it belongs at {' or '.join(f'`{field_path(home)}`' for home in homes[: len(homes[0]) + 1])}"
@@ -447,7 +466,7 @@ def _renamed(loc: Path, near: str, tree: Any, model: type[BaseModel], *, certain
     If `certain`, return the key also for another value, and what it takes.
     """
     new = (*loc[:-1], near)
-    tree = _replace(_without(tree, loc), new, value_at(tree, loc))
+    tree = _replace(without(tree, [loc]), new, value_at(tree, loc))
     if accepts(tree, model, new, value_at(tree, new)):
         return f"`{near}`"
     try:

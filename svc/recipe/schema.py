@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
 
 from svc.names import NAME_PATTERN, Versioning, did_you_mean
-from svc.recipe.algorithms import (
-    BLEND,
-    FEATURE_AWARE,
-    RECENCY,
-    SELF_WEIGHT,
-    TAKES_TIMES,
-    TOP_POP,
-)
+from svc.recipe.algorithms import BLEND, FEATURE_AWARE, RECENCY, SELF_WEIGHT, TAKES_TIMES, TOP_POP
 from svc.recipe.filter_tree import RowFilter, either, parse_row_filter
 from svc.recipe.serving_schema import ItemMetadata, Serving
 from svc.recipe.source_options import Block, Located, Name, Number, Positive, SourceSpec, bare_off, each_once
@@ -471,17 +457,12 @@ class Recipe(Block):
 
     def sources(self) -> dict[str, SourceSpec]:
         """Return every `source:` block by its field path."""
-        sources = {"source": self.source}
-        for side in ("item", "user"):
-            block = getattr(self.features, side, None)
-            if block is not None:
-                sources[f"features.{side}.source"] = block.source
-        if self.cleansing.forget is not None:
-            sources["cleansing.forget.source"] = self.cleansing.forget.source
-        if self.item_metadata is not None:
-            sources["item_metadata.source"] = self.item_metadata.source
-        if self.serving.availability is not None:
-            sources["serving.availability.source"] = self.serving.availability.source
-        if self.serving.new_items is not None:
-            sources["serving.new_items.source"] = self.serving.new_items.source
-        return sources
+        return dict(_sources(self, ""))
+
+
+def _sources(block: BaseModel, where: str) -> Iterator[tuple[str, SourceSpec]]:
+    for name, value in block:
+        if isinstance(value, SourceSpec):
+            yield f"{where}{name}", value
+        elif isinstance(value, BaseModel):
+            yield from _sources(value, f"{where}{name}.")

@@ -12,16 +12,6 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import yaml
-from yaml.events import (
-    AliasEvent,
-    DocumentEndEvent,
-    MappingStartEvent,
-    NodeEvent,
-    ScalarEvent,
-    SequenceStartEvent,
-    StreamEndEvent,
-)
-from yaml.nodes import ScalarNode
 from yaml.reader import ReaderError
 
 from svc.errors import RecipeError, RecipeSecurityError
@@ -43,7 +33,7 @@ _GLUED = re.compile(r"[ -]*(\w+):(?=[^\s/])")
 _VARIABLE = re.compile(r"(?<![\"'\w])\$\{")
 _SCALAR_TAGS = frozenset(_PREFIX + name for name in ("str", "int", "float", "bool", "null", "timestamp"))
 _NUMBER_TAGS = frozenset((_PREFIX + "int", _PREFIX + "float"))
-_COLLECTION_TAGS = {_PREFIX + "map": MappingStartEvent, _PREFIX + "seq": SequenceStartEvent}
+_COLLECTION_TAGS = {_PREFIX + "map": yaml.MappingStartEvent, _PREFIX + "seq": yaml.SequenceStartEvent}
 
 
 def parse_yaml(data: bytes, where: str, *, most_bytes: int = MAX_BYTES, most_values: int = MAX_SIZE) -> Any:
@@ -110,39 +100,39 @@ class _Builder:
     def document(self) -> Any:
         loader = self._loader
         loader.get_event()  # start of the stream
-        if loader.check_event(StreamEndEvent):
+        if loader.check_event(yaml.StreamEndEvent):
             raise RecipeError(
                 f"{self._where}: the file is empty; a recipe is a mapping with keys such as `name` and `source`"
             )
         loader.get_event()  # start of the document
         built = self._node(loader.get_event(), depth=0)
-        while not loader.check_event(StreamEndEvent):
+        while not loader.check_event(yaml.StreamEndEvent):
             event = loader.get_event()
-            if not isinstance(event, DocumentEndEvent):
+            if not isinstance(event, yaml.DocumentEndEvent):
                 self._fail(event, "a second document begins; a recipe is one document")
         return built.value
 
     def _node(self, event: Any, depth: int) -> _Built:
         if depth > MAX_DEPTH:
             self._refuse(event, f"nested deeper than {MAX_DEPTH} levels")
-        if isinstance(event, AliasEvent):
+        if isinstance(event, yaml.AliasEvent):
             built = self._anchors.get(event.anchor or "")
             if built is None:
                 self._fail(event, f"alias *{event.anchor} names no anchor before it")
         else:
             built = self._plain(event, depth)
-            if isinstance(event, NodeEvent) and event.anchor is not None:
+            if isinstance(event, yaml.NodeEvent) and event.anchor is not None:
                 self._anchors[event.anchor] = built
         if depth + built.height > MAX_DEPTH:
             self._refuse(event, f"nested deeper than {MAX_DEPTH} levels through aliases")
         return built
 
     def _plain(self, event: Any, depth: int) -> _Built:
-        if isinstance(event, ScalarEvent):
+        if isinstance(event, yaml.ScalarEvent):
             return _Built(self._scalar(event), 1 + len(event.value) // _CHARACTERS_A_UNIT, 0)
         if event.tag is not None and not isinstance(event, _COLLECTION_TAGS.get(event.tag, ())):
             self._refuse(event, f"tag {event.tag!r} is not allowed: a recipe holds plain values only")
-        if isinstance(event, MappingStartEvent):
+        if isinstance(event, yaml.MappingStartEvent):
             return self._mapping(depth)
         return self._sequence(depth)
 
@@ -150,7 +140,7 @@ class _Builder:
         values: dict[str, Any] = {}
         size, height = 1, 0
         while not isinstance(event := self._loader.get_event(), yaml.MappingEndEvent):
-            if not isinstance(event, ScalarEvent):
+            if not isinstance(event, yaml.ScalarEvent):
                 self._fail(event, "a key must be plain text")
             if event.value == "<<":
                 self._fail(event, "merge keys (`<<`) are not read; write the keys of the other mapping here")
@@ -181,7 +171,7 @@ class _Builder:
         loader = self._loader
         tag = event.tag
         if tag is None or tag == "!":
-            tag = loader.resolve(ScalarNode, event.value, event.implicit)
+            tag = loader.resolve(yaml.ScalarNode, event.value, event.implicit)
         if tag not in _SCALAR_TAGS and event.tag is None:
             return event.value  # YAML 1.1 has special tags for `=` and `<<`, which are plain text here
         if tag not in _SCALAR_TAGS:
@@ -195,7 +185,7 @@ class _Builder:
                 event, f"{_quote(event.value)} is too long: a number has at most {MAX_NUMBER_CHARACTERS} characters"
             )
         try:
-            value = loader.construct_object(ScalarNode(tag, event.value, event.start_mark, event.end_mark))
+            value = loader.construct_object(yaml.ScalarNode(tag, event.value, event.start_mark, event.end_mark))
         except (ValueError, KeyError):
             self._fail(event, f"{_quote(event.value)} is no {tag.removeprefix(_PREFIX)}")
         if isinstance(value, float) and not math.isfinite(value):

@@ -14,7 +14,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, cast
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from svc.errors import RecipeError, SourceTooLarge
 from svc.late_imports import import_late
@@ -153,12 +153,12 @@ class DataSource(Protocol):
 def build_source(spec: SourceSpec, context: SourceContext) -> DataSource:
     """Create the source that `spec` describes and check its options, without reading data. Raises RecipeError."""
     source_class = _find(spec.type, "source")
-    return source_class(_validate_options(source_class, spec, "source"), context)
+    return source_class(problems.checked_options(spec, source_class.Config, "source"), context)
 
 
 def check_spec(spec: SourceSpec, where: str) -> None:
     """Raise RecipeError unless the type of `spec` is installed and its options are valid. `where` is its field path."""
-    _validate_options(_find(spec.type, where), spec, where)
+    problems.checked_options(spec, _find(spec.type, where).Config, where)
 
 
 def known_types() -> dict[str, str]:
@@ -211,13 +211,3 @@ def _find(type_name: str, where: str) -> type[DataSource]:
     if not (isinstance(getattr(source_class, "Config", None), type) and callable(getattr(source_class, "fetch", None))):
         raise RecipeError(f"{where}.type: {location} is not a data source: it needs `Config` and `fetch()`")
     return cast("type[DataSource]", source_class)
-
-
-def _validate_options(source_class: type[DataSource], spec: SourceSpec, where: str) -> BaseModel:
-    try:
-        return source_class.Config.model_validate(spec.options)
-    except ValidationError as error:
-        text = problems.explain(
-            error, spec.options, source_class.Config, lambda loc: problems.field_path((where, *loc))
-        )
-        raise RecipeError(text) from None
