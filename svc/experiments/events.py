@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from svc.errors import TimeUnitRequired, UsageError
 from svc.recipe.schema import InteractionSchema
 from svc.training.data.interactions import id_codes, read_times
-from svc.training.data.times import BAD_TIME
+from svc.training.data.times import BAD_TIME, as_numbers
 
 VALUE = "value"
 """The column of values by default, if the table has it."""
@@ -59,7 +59,7 @@ def clean_events(frame: pd.DataFrame, schema: InteractionSchema) -> Events:
         "events_without_time": int((times == BAD_TIME).sum()),
     }
     if schema.weight_column is not None:
-        values = pd.to_numeric(frame[schema.weight_column], errors="coerce").to_numpy(np.float64, na_value=np.nan)
+        values = as_numbers(frame[schema.weight_column])
         table["value"] = np.where(np.isfinite(values), values, 0.0)
         left_out["values_without_number"] = int((~np.isfinite(values)).sum())
     usable = table[(units >= 0) & (items >= 0) & (times != BAD_TIME)]

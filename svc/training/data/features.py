@@ -20,6 +20,7 @@ from svc.model.ids import IdTable
 from svc.recipe.training_schema import FeatureSide
 from svc.settings import Settings
 from svc.training.data.doubts import label_doubts
+from svc.training.data.interactions import id_codes
 from svc.training.data.text_features import (
     UnusableRow,
     distinct_values,
@@ -29,6 +30,7 @@ from svc.training.data.text_features import (
     stack_rows,
     take_rows,
 )
+from svc.training.data.times import as_numbers
 
 SideName = Literal["user", "item"]
 _PRUNING_WARNING = 0.2
@@ -123,18 +125,15 @@ def _check_width(encoder: SideEncoder, name: SideName, settings: Settings) -> No
 
 
 def _table(frame: pd.DataFrame, id_column: str, name: SideName, ids: Sequence[str]) -> _Table:
-    texts = frame[id_column].astype("category")
-    names = pd.Index([str(category) for category in texts.cat.categories], dtype=object)
-    codes = texts.cat.codes.to_numpy()
-    blank = np.asarray([not text.strip() for text in names] + [True], dtype=bool)
-    is_named = ~blank[codes]
+    codes, names = id_codes(frame[id_column])
+    is_named = codes >= 0
     first = is_named & ~pd.Series(codes).duplicated().to_numpy()
     n_blank, n_repeated = int((~is_named).sum()), int(is_named.sum() - first.sum())
     if n_blank or n_repeated:
         logs.emit(events.FEATURE_ROWS_DROPPED, side=name, duplicates=n_repeated, blank_ids=n_blank)
     row_of_code = np.full(len(names) + 1, -1, dtype=np.int64)
     row_of_code[codes[first]] = np.arange(int(first.sum()))
-    row_of = row_of_code[names.get_indexer(pd.Index(list(ids), dtype=object))]
+    row_of = row_of_code[pd.Index(names, dtype=object).get_indexer(pd.Index(list(ids), dtype=object))]
     matched = int(np.count_nonzero(row_of >= 0))
     logs.emit(events.FEATURE_AXIS_COVERAGE, side=name, matched=matched, total=len(ids))
     if not matched:
@@ -179,8 +178,7 @@ def _fit_column(values: pd.Series, declared: Any, limit: int) -> tuple[Column, s
 
 
 def _fit_numbers(values: pd.Series, name: str) -> tuple[NumberColumn, sparse.csr_matrix]:
-    plain = values.astype(object) if isinstance(values.dtype, pd.CategoricalDtype) else values
-    numbers = pd.to_numeric(plain, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+    numbers = as_numbers(values)
     column = NumberColumn.fit(name, numbers)
     if not column.width:
         return column, sparse.csr_matrix((len(numbers), 0), dtype=np.float32)

@@ -144,15 +144,8 @@ def interaction_context(
     if loaded.recipe.source.type == "csv":
         numeric = {*schema.time_columns, schema.weight_column}
         texts |= {name for name, is_text in filtered.items() if is_text and name not in numeric}
-    return SourceContext(
-        base_dir=loaded.base_dir,
-        settings=settings,
-        columns=tuple(columns),
-        text_columns=frozenset(texts),
-        purpose="interactions",
-        variables=variables,
-        progress=progress.rows if progress is not None else None,
-    )
+    heard = None if progress is None else progress.rows
+    return SourceContext(loaded.base_dir, settings, tuple(columns), frozenset(texts), "interactions", variables, heard)
 
 
 def feature_context(loaded: LoadedRecipe, side: Any, settings: Settings, variables: Mapping[str, str]) -> SourceContext:
@@ -160,18 +153,10 @@ def feature_context(loaded: LoadedRecipe, side: Any, settings: Settings, variabl
 
     All columns except numbers and vectors are read as text. A multi_label column may hold lists, but not in csv.
     """
-    names = tuple(column.name for column in side.columns)
     others = {"numerical", "vector"} if side.source.type == "csv" else {"numerical", "vector", "multi_label"}
+    columns = dict.fromkeys((side.id_column, *(column.name for column in side.columns)))
     text = {side.id_column, *(column.name for column in side.columns if column.kind not in others)}
-    return SourceContext(
-        base_dir=loaded.base_dir,
-        settings=settings,
-        columns=tuple(dict.fromkeys((side.id_column, *names))),
-        text_columns=frozenset(text),
-        purpose="features",
-        variables=variables,
-        progress=None,
-    )
+    return SourceContext(loaded.base_dir, settings, tuple(columns), frozenset(text), "features", variables, None)
 
 
 def forgotten_users(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str]) -> frozenset[str]:

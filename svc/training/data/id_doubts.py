@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from svc import events, logs
 from svc.names import MAX_ID_CHARACTERS, is_float_text
+from svc.training.data.interactions import id_codes
 
 PLACEHOLDERS: Final = frozenset({"na", "n/a", "#n/a", "null", "none", "nan", "\\n", "undefined", "unknown", '""', "''"})
 """Words for a missing id, in lower case."""
@@ -68,11 +69,10 @@ def id_doubts(
       or metadata has the id, so a placeholder there does no harm.
     - `is_sample` is True for the first rows of a longer table. They may be sorted by user.
     """
-    categorical = column.array if isinstance(column.dtype, pd.CategoricalDtype) else column.astype("category").array
-    codes = np.asarray(categorical.codes)
-    counts = np.bincount(codes[codes >= 0], minlength=len(categorical.categories))
-    names = [str(name) for name in categorical.categories]
-    rows_of = {name: int(n) for name, n in zip(names, counts.tolist(), strict=True) if n and name.strip()}
+    codes, texts_of_codes = id_codes(column)
+    names = texts_of_codes.tolist()
+    counts = np.bincount(codes[codes >= 0], minlength=len(names))
+    rows_of = {name: n for name, n in zip(names, counts.tolist(), strict=True) if n}
     name = str(column.name)
     reasons: dict[str, list[str]] = {
         "too_long": [text for text in rows_of if len(text) > MAX_ID_CHARACTERS],

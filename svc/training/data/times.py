@@ -80,6 +80,13 @@ def to_nanoseconds(column: pd.Series, unit: str | None, weights: Weights | None 
     return _from_text(column, unit, np.ones(len(column)) if weights is None else weights)
 
 
+def as_numbers(column: pd.Series) -> NDArray[np.float64]:
+    """Return the numbers of a column of any type, (n,), with NaN for any other value."""
+    plain = column.astype(object) if isinstance(column.dtype, pd.CategoricalDtype) else column
+    numbers: NDArray[np.float64] = pd.to_numeric(plain, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+    return numbers
+
+
 def usual_bounds(times: NDArray[np.int64]) -> tuple[int, int]:
     """Return the times between which `times`, (n,) with n > 0, usually lie.
 
@@ -267,7 +274,7 @@ def calendar_hint(column: pd.Series) -> str | None:
     plain = plain.astype(object) if isinstance(plain.dtype, pd.CategoricalDtype) else plain
     if not len(plain) or not (pd.api.types.is_numeric_dtype(plain.dtype) or pd.api.types.is_object_dtype(plain.dtype)):
         return None
-    numbers = pd.to_numeric(plain, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+    numbers = as_numbers(plain)
     low, high = float(numbers.min()), float(numbers.max())
     shown = f"{numbers[0]:.0f}"
     if (numbers % 1 == 0).all():

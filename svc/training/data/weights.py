@@ -24,7 +24,7 @@ from svc.model.weight_scale import Scale, scale_of, scale_weights
 from svc.recipe.serving_schema import Popular
 from svc.recipe.training_schema import seconds
 from svc.stable_sort import stable_order
-from svc.training.data.times import from_reference, reference_time
+from svc.training.data.times import as_numbers, from_reference, reference_time
 
 Weights = NDArray[np.float64]
 Event = float | Literal["exclude"]
@@ -68,8 +68,7 @@ class RowWeights:
 
 def of_numbers(column: pd.Series) -> RowWeights:
     """Return the numbers of a weight column, with NaN for anything but a finite number above zero."""
-    plain = column.astype(object) if isinstance(column.dtype, pd.CategoricalDtype) else column
-    values = pd.to_numeric(plain, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+    values = as_numbers(column)
     usable = np.isfinite(values) & (values > 0.0)
     return RowWeights(np.where(usable, values, np.nan), np.zeros(len(values), dtype=bool), "bad_weights")
 
