@@ -73,7 +73,8 @@ def parse_location(uri: str | os.PathLike[str]) -> Location:
     scheme = match["scheme"].lower() if match else LOCAL
     text = f"{scheme}://{text[match.end() :]}" if match else text
     if scheme not in SCHEMES:
-        raise RecipeSecurityError(f"scheme {scheme}:// is not allowed; allowed: a local path, {_allowed_schemes()}")
+        allowed = ", ".join(f"{each}://" for each in SCHEMES)
+        raise RecipeSecurityError(f"scheme {scheme}:// is not allowed; allowed: a local path, {allowed}")
     if "::" in _IPV6_HOST.sub(r"\1", text):
         raise RecipeSecurityError("chained addresses (`::`) are not allowed; name one file")
     if not match:
@@ -85,10 +86,6 @@ def require_below(path: Path, root: Path) -> None:
     """Raise RecipeSecurityError unless `path`, after its symlinks, is below `root`. Neither path needs to exist."""
     if not path.resolve().is_relative_to(root.resolve()):
         raise RecipeSecurityError(f"{path} lies outside SVC_ARTIFACT_ROOT ({root})")
-
-
-def _allowed_schemes() -> str:
-    return ", ".join(f"{scheme}://" for scheme in SCHEMES)
 
 
 def _file_uri(text: str) -> Location:

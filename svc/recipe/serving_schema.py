@@ -13,6 +13,7 @@ from svc.recipe.source_options import Block, Located, Name, Number, SourceSpec, 
 from svc.recipe.training_schema import Age, Delimiter, seconds
 
 RecipeName = Annotated[str, Field(pattern=NAME_PATTERN)]
+Share = Annotated[Number, Field(ge=0, le=1)]
 RESERVED_FIELDS = frozenset({"item_id", "score"})  # keys that every recommended item already has
 
 
@@ -95,10 +96,10 @@ class NewItems(Block):
     max_items: Annotated[Whole, Field(ge=1, le=100_000)] = Field(
         default=10_000, description="A longer list is refused, and the last one stays."
     )
-    max_share: Annotated[Number, Field(ge=0, le=1)] | None = Field(
+    max_share: Share | None = Field(
         default=NEW_ITEMS_SHARE, description="Of the first n items of a ranking, for every n; null: no bound."
     )
-    min_share: Annotated[Number, Field(ge=0, le=1)] = Field(
+    min_share: Share = Field(
         default=0, description="Share of new items as long as there are new candidates, regardless of their scores."
     )
 
@@ -178,18 +179,14 @@ class Popular(Block):
 class Rehearsal(Block):
     """The conditions for a new model to replace the served one."""
 
-    min_known_users: Annotated[Number, Field(ge=0, le=1)] = Field(
-        description="Share of the served model's users that the new model must know."
-    )
+    min_known_users: Share = Field(description="Share of the served model's users that the new model must know.")
 
 
 class PageRules(Block):
     """The rules of a recipe for the items of all answers, which an arm of an experiment may replace."""
 
     filter: dict[str, Any] | None = Field(default=None, description="Holds for every request, joined by AND.")
-    diversity: Annotated[Number, Field(ge=0, le=1)] = Field(
-        default=0, description="0: the best items; 1: as unlike each other as possible."
-    )
+    diversity: Share = Field(default=0, description="0: the best items; 1: as unlike each other as possible.")
     limits: Annotated[tuple[ServingLimit, ...], Field(max_length=4)] = ()
     boosts: Annotated[tuple[ServingBoost, ...], Field(max_length=16)] = ()
     pins: Annotated[tuple[ServingPin, ...], Field(max_length=16)] = ()
@@ -249,7 +246,7 @@ class Shadow(Block):
     """An arm that also ranks a share of the requests. Its rankings are compared and never sent."""
 
     arm: RecipeName
-    share: Annotated[Number, Field(ge=0, le=1)] = Field(description="Share of the requests that the arm ranks too.")
+    share: Share = Field(description="Share of the requests that the arm ranks too.")
 
 
 class Experiment(Block):
@@ -276,7 +273,7 @@ class ServedLog(Located):
     """A log of what was answered, in files of JSON lines in a local folder."""
 
     path: Name = Field(description="A local folder.")
-    share: Annotated[Number, Field(ge=0, le=1)] = Field(default=1, description="Share of the units that are logged.")
+    share: Share = Field(default=1, description="Share of the units that are logged.")
     rotate_minutes: Annotated[Whole, Field(ge=1, le=1440)] = Field(
         default=60, description="A new file begins at multiples of this many minutes of the day, in UTC."
     )

@@ -13,7 +13,7 @@ import csv
 import io
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TextIO, TypeVar
@@ -153,12 +153,11 @@ class CsvSource(TableSource[CsvOptions]):
                 header = self._header(file, part.hive)
                 builder = TableBuilder(self._context, file.where)
                 builder.begin(part, self._schema(header))
-                for batch in self._batches(file, header):
-                    rows = batch if file.whole else batch.slice(0, max(batch.num_rows - 1, 0))  # the last may be cut
-                    rows = rows.slice(0, n_rows - builder.n_rows).select(header.wanted)
-                    builder.add(self._typed(rows, file.where, builder.n_rows))
-                    if builder.n_rows >= n_rows:
-                        break
+                batches: Iterable[pa.RecordBatch] = self._batches(file, header)
+                if not file.whole:  # the last row may be cut
+                    batches = (batch.slice(0, max(batch.num_rows - 1, 0)) for batch in batches)
+                first = (batch.slice(0, n_rows - builder.n_rows).select(header.wanted) for batch in batches)
+                builder.add_first((self._typed(rows, file.where, builder.n_rows) for rows in first), n_rows)
                 return builder.finish(self._convert)
             except DataSourceError:
                 if file.whole:

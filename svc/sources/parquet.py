@@ -215,12 +215,12 @@ def _codable(file: pq.ParquetFile) -> list[str]:
     ]
 
 
-def _wanted_leaves(file: pq.ParquetFile, columns: list[str]) -> dict[int, pq.ColumnSchema]:
-    return {
-        number: leaf
-        for number, leaf in enumerate(_leaves(file))
-        if any(leaf.path == name or leaf.path.startswith(f"{name}.") for name in columns)
-    }
+def _wanted_chunks(
+    file: pq.ParquetFile, columns: list[str]
+) -> Iterator[tuple[pq.ColumnSchema, pq.ColumnChunkMetaData]]:
+    for number, leaf in enumerate(_leaves(file)):
+        if any(leaf.path == name or leaf.path.startswith(f"{name}.") for name in columns):
+            yield from ((leaf, group.column(number)) for group in _groups(file))
 
 
 def _decoded_bytes(file: pq.ParquetFile, columns: list[str], content: BinaryIO) -> int:
@@ -229,13 +229,10 @@ def _decoded_bytes(file: pq.ParquetFile, columns: list[str], content: BinaryIO) 
     Each text of a dictionary counts once. Prefixes that delta encoding repeats are not counted (see `_texts_bytes`).
     """
     n_bytes = 0
-    for number, leaf in _wanted_leaves(file, columns).items():
+    for leaf, chunk in _wanted_chunks(file, columns):
         width = max(_LEAST_CELL_BYTES.get(leaf.physical_type, 8), leaf.length)
-        for group in _groups(file):
-            chunk = group.column(number)
-            n_values, n_page_bytes = chunk_size(content, chunk)
-            values_bytes = max(n_values, chunk.num_values) * width
-            n_bytes += max(n_page_bytes, chunk.total_uncompressed_size, values_bytes)
+        n_values, n_page_bytes = chunk_size(content, chunk)
+        n_bytes += max(n_page_bytes, chunk.total_uncompressed_size, max(n_values, chunk.num_values) * width)
     return n_bytes
 
 
@@ -246,9 +243,8 @@ def _texts_bytes(file: pq.ParquetFile, columns: list[str], content: BinaryIO) ->
     """
     codable = _codable(file)
     return sum(
-        texts_size(content, group.column(number), leaf, as_codes=leaf.physical_type != _BYTES or leaf.path in codable)
-        for number, leaf in _wanted_leaves(file, columns).items()
-        for group in _groups(file)
+        texts_size(content, chunk, leaf, as_codes=leaf.physical_type != _BYTES or leaf.path in codable)
+        for leaf, chunk in _wanted_chunks(file, columns)
     )
 
 
@@ -256,11 +252,9 @@ def _texts_bytes(file: pq.ParquetFile, columns: list[str], content: BinaryIO) ->
 def _parquet_errors(where: str) -> Iterator[None]:
     try:
         yield
-    except pa.ArrowException as error:
-        raise DataSourceError(f"{where} is not a readable Parquet file: {str(error)[:300]}") from error
-    except OSError as error:
-        if type(error) is not OSError or error.errno is not None:  # Arrow reports damaged pages without errno
-            raise
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and (type(error) is not OSError or error.errno is not None):
+            raise  # Arrow reports damaged pages without errno
         raise DataSourceError(f"{where} is not a readable Parquet file: {str(error)[:300]}") from error
 
 

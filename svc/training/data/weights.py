@@ -188,13 +188,9 @@ def positions_of(times: sparse.csr_matrix) -> sparse.csr_matrix:
     The latest item has position 0. Items with the same time have the same position.
     """
     lengths = np.diff(times.indptr)
-    rows = np.repeat(np.arange(times.shape[0]), lengths)
-    order = stable_order(rows, -times.data)
-    latest_first = times.data[order]
-    is_earlier = np.zeros(len(order), dtype=np.bool_)
-    is_earlier[1:] = (latest_first[1:] != latest_first[:-1]) & (rows[1:] == rows[:-1])
-    steps = is_earlier.cumsum(dtype=np.int32)
     filled = lengths > 0
+    order, ties = in_order(times)
+    steps = np.cumsum(~ties, dtype=np.int32)
     positions = np.empty(len(order), dtype=np.int32)
     positions[order] = steps - np.repeat(steps[times.indptr[:-1][filled]], lengths[filled])
     return sparse.csr_matrix((positions, times.indices, times.indptr), shape=times.shape)
@@ -212,18 +208,18 @@ def weigh_rows(
     return sparse.csr_matrix((data, chosen.indices, chosen.indptr), shape=chosen.shape)
 
 
-def in_order(positions: sparse.csr_matrix) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return how to reorder the entries of a CSR matrix so that each row is oldest first, and a mask of ties.
+def in_order(matrix: sparse.csr_matrix) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return how to reorder the entries of a CSR matrix so that each row is in descending order, and a mask of ties.
 
-    `positions` has the position of each entry in its history (see `positions_of`). Both results, (nnz,), are in the new
-    order. The first has the place of each entry in the data of `positions`. The mask is True for an entry with the same
-    time as the entry before it in its row.
+    If the entries are positions in histories (see `positions_of`), each row is then oldest first. If they are times, it
+    is latest first. Both results, (nnz,), are in the new order. The first has the place of each entry in the data of
+    `matrix`. The mask is True for an entry that equals the entry before it in its row.
     """
-    rows = np.repeat(np.arange(positions.shape[0]), np.diff(positions.indptr))
-    order = stable_order(rows, -positions.data)
-    oldest_first = positions.data[order]
+    rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+    order = stable_order(rows, -matrix.data)
+    descending = matrix.data[order]
     ties = np.zeros(len(order), dtype=np.bool_)
-    ties[1:] = (oldest_first[1:] == oldest_first[:-1]) & (rows[1:] == rows[:-1])
+    ties[1:] = (descending[1:] == descending[:-1]) & (rows[1:] == rows[:-1])
     return order, ties
 
 
