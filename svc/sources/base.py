@@ -166,36 +166,30 @@ def known_types() -> dict[str, str]:
     return {**{point.name: point.value for point in entry_points(group=ENTRY_POINT_GROUP)}, **_BUILT_IN}
 
 
-def _check_only_one(type_name: str, where: str) -> None:
-    """Raise RecipeError if several packages offer this source type, because any choice would be arbitrary."""
-    points = [point for point in entry_points(group=ENTRY_POINT_GROUP) if point.name == type_name]
-    if len({point.value for point in points}) < 2:
-        return
-    packages = sorted({point.dist.name if point.dist else point.module for point in points})
-    raise RecipeError(
-        f"{where}.type: several installed packages have a source {type_name!r}: {', '.join(packages)}; "
-        "uninstall all but one"
-    )
-
-
 def _plug_in(type_name: str, where: str) -> str:
     """Return the `module:class` of a source type that is not built in.
 
-    Raises RecipeError if there is none, or if several packages offer it.
+    Raises RecipeError if there is none, or if several packages offer it, because any choice would be arbitrary.
     """
-    types = known_types()
-    location = types.get(type_name) or _OF_PROGRAMS.get(type_name)
+    points = [point for point in entry_points(group=ENTRY_POINT_GROUP) if point.name == type_name]
+    if len({point.value for point in points}) > 1:
+        packages = sorted({point.dist.name if point.dist else point.module for point in points})
+        raise RecipeError(
+            f"{where}.type: several installed packages have a source {type_name!r}: {', '.join(packages)}; "
+            "uninstall all but one"
+        )
+    location = points[0].value if points else _OF_PROGRAMS.get(type_name)
     if location is None:
         if type_name.lower() in _EXCEL:
             raise RecipeError(
                 f"{where}.type: Excel files are not read: save the sheet as CSV, then write {{type: csv, path: a.csv}}"
             )
         similar = _OTHER_TYPES.get(type_name.lower(), type_name.lower())
+        types = known_types()
         hint = did_you_mean(similar, types)
         raise RecipeError(
             f"{where}.type: {type_name!r} is not an installed source; {hint}installed are {', '.join(sorted(types))}"
         )
-    _check_only_one(type_name, where)
     return location
 
 

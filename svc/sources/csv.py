@@ -26,7 +26,7 @@ from svc.errors import DataSourceError
 from svc.recipe.source_options import CsvOptions
 from svc.sources.dtypes import DTYPES, by_content, text_with_gaps, whole_numbers
 from svc.sources.files import CappedReader, DataFile, address_of
-from svc.sources.parts import find_parts, probe_first
+from svc.sources.parts import Hive, find_parts, probe_first
 from svc.sources.shapes import FIRST_LINES, shape_hint
 from svc.sources.table import Finish, Table, TableBuilder, TableSource, require_columns, wanted_hive
 from svc.sources.text_files import (
@@ -42,8 +42,6 @@ from svc.sources.text_files import (
 
 if TYPE_CHECKING:
     import pandas
-
-    from svc.sources.parts import Hive
 
 
 _BLOCK_BYTES = 16 << 20

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from threading import Event, Lock
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, cast
+from typing import Any, BinaryIO, Final, Literal, cast
 
 from svc import events, logs
 from svc.errors import DataSourceError, FetchError, FetchTooLarge, SourceTooLarge
@@ -25,10 +25,6 @@ from svc.net import HttpRules, RemoteResponse, exchange
 from svc.recipe.paths import Location
 from svc.sources import objects
 from svc.sources.base import Purpose, SourceContext
-
-if TYPE_CHECKING:
-    from svc.sources.base import SourceContext
-
 
 Record = Callable[[str, str], None]
 _record: ContextVar[Record | None] = ContextVar("record", default=None)

@@ -21,14 +21,12 @@ from svc.names import NULL_LINE
 from svc.recipe.source_options import JsonlOptions
 from svc.sources.dtypes import as_dtype
 from svc.sources.files import DataFile, address_of
-from svc.sources.parts import find_parts, probe_first
+from svc.sources.parts import Hive, Part, find_parts, probe_first
 from svc.sources.table import Finish, Table, TableBuilder, TableSource, require_columns, wanted_hive
 from svc.sources.text_files import ARCHIVE_ERRORS, CODECS, is_whole_archive, kind_of, open_stream
 
 if TYPE_CHECKING:
     import pandas
-
-    from svc.sources.parts import Hive, Part
 
 _EXTENSIONS = tuple(f"{kind}{suffix}" for kind in (".jsonl", ".ndjson", ".json") for suffix in ("", *CODECS))
 _BLOCK_BYTES = 8 << 20

@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, BinaryIO, ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from svc.errors import DataSourceError
+from svc.recipe.filter_tree import RowFilter
 from svc.recipe.source_options import ParquetOptions
 from svc.sources import arrow
+from svc.sources.base import TableBounds
 from svc.sources.files import DataFile, address_of, refuse_expansion
 from svc.sources.parquet_pages import DELTA_ENCODINGS, chunk_size, texts_size
-from svc.sources.parts import find_parts, probe_first
+from svc.sources.parts import Hive, Part, find_parts, probe_first
 from svc.sources.prefilter import row_groups
 from svc.sources.table import Finish, Table, TableBuilder, TableSource, choose_columns, wanted_hive
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     import pandas
-    from numpy.typing import NDArray
 
-    from svc.recipe.filter_tree import RowFilter
-    from svc.sources.base import TableBounds
-    from svc.sources.parts import Hive, Part
     from svc.sources.table import Keep
 
 _BATCH_ROWS = 512 * 1024

@@ -16,17 +16,13 @@ Spark writes delta encodings if `parquet.writer.version` of the Parquet library 
 from __future__ import annotations
 
 import io
-from typing import IO, TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from typing import IO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
+from numpy.typing import NDArray
 
 DELTA_ENCODINGS = frozenset({"DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"})
 """Encodings that Arrow cannot read into a dictionary."""

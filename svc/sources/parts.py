@@ -17,18 +17,15 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from svc.errors import DataSourceError, RecipeError
 from svc.logs import redact_text
 from svc.recipe.paths import LOCAL, Location
+from svc.recipe.source_options import FileOptions
 from svc.sources import files, objects
+from svc.sources.base import SourceContext
 from svc.sources.files import DataFile
-
-if TYPE_CHECKING:
-    from svc.recipe.source_options import FileOptions
-    from svc.sources.base import SourceContext
 
 _FORMATS = {
     "_delta_log": "is a Delta table, whose folder also has removed rows: set `type: delta`",

@@ -7,7 +7,7 @@ distinct id once.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from svc import install_command
 from svc.errors import ConfigError, DataSourceError, SourceTooLarge, SvcError
@@ -24,10 +25,7 @@ from svc.names import MAX_ID_CHARACTERS, nearest
 from svc.sources import arrow
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
-
     import pandas as pd
-    from numpy.typing import NDArray
 
     from svc.recipe.filter_tree import RowFilter
     from svc.sources.base import SourceContext

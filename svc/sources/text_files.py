@@ -7,16 +7,14 @@ import io
 import zipfile
 import zlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, TextIO, cast
+from typing import Any, BinaryIO, Final, TextIO, cast
 
 import pyarrow as pa
 
 from svc.errors import DataSourceError
+from svc.recipe.source_options import Compression
+from svc.sources.base import SourceContext
 from svc.sources.files import CappedReader, DataFile
-
-if TYPE_CHECKING:
-    from svc.recipe.source_options import Compression
-    from svc.sources.base import SourceContext
 
 CODECS: Final = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".zip": "zip"}
 """The compression that each ending of a file name stands for."""
