@@ -183,25 +183,19 @@ def _number(value: Any) -> str:
 
 
 def _lines(header: dict[str, Any], prefix: str = "") -> list[str]:
-    """Return one `name: value` line for each leaf, with dots in the names of nested leaves."""
+    """Return one `name: value` line for each leaf, with dots in the names of nested leaves.
+
+    The positions in a list of objects count as their names.
+    """
     lines: list[str] = []
     for name, value in header.items():
-        deeper = _by_place(value)
+        are_objects = isinstance(value, list) and all(isinstance(element, dict) for element in value)
+        deeper = {str(position): element for position, element in enumerate(value)} if are_objects else value
         if isinstance(deeper, dict) and deeper:
             lines += _lines(deeper, f"{prefix}{name}.")
         else:
             lines.append(printable(f"{prefix}{name}: {_text(value)}"))
     return lines
-
-
-def _by_place(value: Any) -> Any:
-    """Turn a list of objects into one object with positions as names.
-
-    Any other value is returned unchanged.
-    """
-    if isinstance(value, list) and all(isinstance(element, dict) for element in value):
-        return {str(index): element for index, element in enumerate(value)}
-    return value
 
 
 def _text(value: Any) -> str:

@@ -60,17 +60,14 @@ FeatureKind = Literal[Kind, "text", "vector"]
 MAX_WORDS = 32_768
 MAX_DIMENSIONS = 4096
 _FIELDS_OF_KINDS = {
+    **dict.fromkeys(("max_words", "min_items", "analyzer"), ("text",)),
+    "dimensions": ("vector",),
     "delimiter": ("multi_label", "vector"),
     "min_frequency": ("categorical", "multi_label", "numerical"),
-    "max_words": ("text",),
-    "min_items": ("text",),
-    "analyzer": ("text",),
-    "dimensions": ("vector",),
 }
-"""The kinds of feature columns that each field is for.
-
-All kinds except `text` and `vector` accept `delimiter` and `min_frequency`, even if they have no effect.
-"""
+"""The kinds of feature columns that each field is for."""
+_IGNORED_FIELDS = ("delimiter", "min_frequency")
+"""Fields that all kinds except `text` and `vector` accept, even if they have no effect."""
 
 
 def seconds(duration: str | None) -> float | None:
@@ -329,17 +326,12 @@ class FeatureColumn(Block):
     def _fields_of_its_kind(self) -> Self:
         if self.kind == "vector" and self.dimensions is None:
             raise ValueError("kind vector needs `dimensions`, how many numbers each vector has")
-        for field in ("max_words", "min_items", "analyzer", "dimensions"):
-            self._refuse(field, _FIELDS_OF_KINDS[field])
-        if self.kind in ("text", "vector"):
-            for field in ("delimiter", "min_frequency"):
-                self._refuse(field, _FIELDS_OF_KINDS[field])
+        for field, kinds in _FIELDS_OF_KINDS.items():
+            is_ignored = field in _IGNORED_FIELDS and self.kind not in ("text", "vector")
+            if field in self.model_fields_set and self.kind not in kinds and not is_ignored:
+                instead = "; a text has min_items" if (field, self.kind) == ("min_frequency", "text") else ""
+                raise ValueError(f"{field} is for kind {' and '.join(kinds)}, not for {self.kind}{instead}")
         return self
-
-    def _refuse(self, field: str, kinds: tuple[str, ...]) -> None:
-        if field in self.model_fields_set and self.kind not in kinds:
-            instead = "; a text has min_items" if (field, self.kind) == ("min_frequency", "text") else ""
-            raise ValueError(f"{field} is for kind {' and '.join(kinds)}, not for {self.kind}{instead}")
 
 
 class FeatureSide(Block):
