@@ -144,6 +144,22 @@ def test_days_of_a_spreadsheet_are_read_by_the_query_that_is_named(tmp_path: Pat
     assert mended.is_silent("time_unit_doubtful")
 
 
+def test_times_that_a_spreadsheet_rounded_are_named(tmp_path: Path) -> None:
+    """1.70407E+09 is a time in steps of three hours. An equal time in all rows, or one of more digits, is no sign."""
+    schema = {**COLUMNS, "time_column": "ts", "time_unit": "s"}
+    for values, is_rounded in (
+        (["1.70407E+09", "1.70408E+09"], True),
+        (["1.70407E+09", "1704080001"], False),
+        (["1.70407E+09"], False),
+    ):
+        with_column(tmp_path, "ts", values)
+        result = tried(tmp_path, schema=schema, training=BY_TIME)
+        if is_rounded:
+            assert "six digits, such as 1.70407E+09, as a spreadsheet rounds" in result.hint("time_unit_doubtful")
+        else:
+            assert result.is_silent("time_unit_doubtful")
+
+
 def test_times_before_1990_are_doubted_in_any_form(tmp_path: Path) -> None:
     """The unit that fits is named if there is one."""
     schema = {**COLUMNS, "time_column": "day"}

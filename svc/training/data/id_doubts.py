@@ -27,16 +27,22 @@ _MANY_ROWS: Final = 0.01
 """Share of the rows above which 0 and -1 count as placeholders."""
 _FAR_MORE: Final = 2
 """An id has too many rows only if it has this many times the mean. Else each of three users would have too many."""
-_EXPONENT = re.compile(r"[+-]?[0-9](\.[0-9]{0,20})?[eE]\+?[0-9]{1,3}")
+_EXPONENT = re.compile(r"[+-]?[0-9]([.,][0-9]{0,20})?[eE]\+?[0-9]{1,3}")
+_INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u2060\ufeff]")
+_MANY_IN_CASE: Final = 0.01
+"""Share of ids above which ids that differ by case alone are hardly random ones, in which each case means another id.
+"""
 _SHOWN_CHARACTERS = 40
 _FAULTS: Final = {
     "floating_point": "holds floating point numbers, such as {example}, and requests must ask for {example!r}",
-    "blanks": "has ids that differ by blanks at an end, such as {example!r}",
+    "blanks": "has ids that differ by blanks at an end or invisible characters, such as {example!r}",
+    "case": "has ids that differ by upper and lower case, such as {example!r}; if they mean the same",
     "quotes": "has ids with quote marks, such as {example!r}",
 }
 _REWRITES: Final = {
     "floating_point": ("CAST({name} AS BIGINT) AS {name}", ".astype(float).astype('Int64').astype(str)"),
     "blanks": ("TRIM({name}) AS {name}", ".str.strip()"),
+    "case": ("LOWER({name}) AS {name}", ".str.lower()"),
     "quotes": ("REPLACE({name}, '\"', '') AS {name}", ".str.replace('\"', '')"),
 }
 """The expression of a query, and the end of one of pandas, that mend the ids, by reason."""
@@ -79,8 +85,11 @@ def id_doubts(
         "floating_point": [text for text in rows_of if is_float_text(text)],
         "exponent": [text for text in rows_of if _EXPONENT.fullmatch(text)],
         "quotes": [text for text in rows_of if _is_quoted(text)],
-        "blanks": [text for text in rows_of if text != text.strip() and text.strip() in rows_of],
+        "blanks": [text for text in rows_of if text != _bare(text) and _bare(text) in rows_of],
     }
+    first_of: dict[str, str] = {}
+    in_case = [text for text in rows_of if first_of.setdefault(text.lower(), text) != text]
+    reasons["case"] = in_case if len(in_case) > _MANY_IN_CASE * len(rows_of) else []
     if are_rows:
         placeholders = _placeholders(rows_of)
         reasons["placeholder"] = placeholders
@@ -90,6 +99,10 @@ def id_doubts(
             advice = _advice(reason, name, texts, rows_of, source_type)
             message = f"the id column {name} {advice}"
             yield IdDoubt(side, reason, len(texts), texts[0][:_SHOWN_CHARACTERS], message)
+
+
+def _bare(text: str) -> str:
+    return (text if text.isascii() else _INVISIBLE.sub("", text)).strip()
 
 
 def _is_quoted(text: str) -> bool:
@@ -131,8 +144,10 @@ def _advice(reason: str, name: str, texts: list[str], rows_of: Mapping[str, int]
         )
     if reason in _REWRITES:
         fault = _FAULTS[reason].format(example=texts[0][:_SHOWN_CHARACTERS])
-        if reason == "blanks" and source_type != "dataframe" and any(text.strip(" ") != text.strip() for text in texts):
-            return f"{fault}: mend the source, as TRIM removes only plain blanks in most databases"
+        is_frame = source_type == "dataframe"
+        if reason == "blanks" and any(text.strip(None if is_frame else " ") != _bare(text) for text in texts):
+            remedy = ".str.strip() keeps invisible characters" if is_frame else "TRIM removes only plain blanks"
+            return f"{fault}: mend the source, as {remedy}{'' if is_frame else ' in most databases'}"
         return f"{fault}: {_rewrite(reason, name, source_type)}"
     listed = ", ".join(json.dumps(text, ensure_ascii=False) for text in texts)
     share = sum(rows_of[text] for text in texts) / sum(rows_of.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from typing import Any, TypeGuard
@@ -268,7 +269,8 @@ def odd_years(column: pd.Series, unit: str | None) -> str | None:
 def calendar_hint(column: pd.Series) -> str | None:
     """Return a note on numbers that count no seconds: days as 20240131, years, or days of a spreadsheet, else None.
 
-    The note has the lines that read them. All numbers of the column must fit.
+    Numbers that a spreadsheet rounded, as 1.70407E+09, get one, too. The note has the lines that mend them. All numbers
+    of the column must fit.
     """
     plain = column.dropna()
     plain = plain.astype(object) if isinstance(plain.dtype, pd.CategoricalDtype) else plain
@@ -284,6 +286,11 @@ def calendar_hint(column: pd.Series) -> str | None:
             return f'{shown} is a day of the calendar: write `schema.time_format: "%Y%m%d"` and no time_unit'
         if low >= _YEARS[0] and high <= _YEARS[1]:
             return f'{shown} is a year: write `schema.time_format: "%Y"` and no time_unit'
+    if 1e9 <= low < high < 1e20 and (numbers % 10.0 ** (math.floor(math.log10(low)) - 5) == 0).all():
+        return (
+            f"all times have six digits, such as {low:.5E}, as a spreadsheet rounds them, so the order of choices "
+            "within hours is lost: format the column as a number without decimals and save it again"
+        )
     if low >= _SPREADSHEET_DAYS[0] and high <= _SPREADSHEET_DAYS[1]:
         return (
             f"{shown} is a day as spreadsheets count them: save the column as dates, such as 2024-01-31, or read it by "

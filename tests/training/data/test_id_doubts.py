@@ -20,6 +20,10 @@ def reasons(ids: list[str | None], *, are_rows: bool = True, is_sample: bool = F
     ("ids", "named"),
     [
         (["9.78E+12", "1e5", "8e", "7.0"], {"exponent": "1e5", "floating_point": "7.0"}),
+        (["1,36503E+09", "1,5"], {"exponent": "1,36503E+09"}),
+        (["U1", "u1", "u2"], {"case": "u1"}),
+        (["Ab", "aB", *map(str, range(1, 100))], {}),
+        (["\u200bu1", "u1", "u\ufeff2", "u3\u200b"], {"blanks": "\u200bu1"}),
         (['"a"', "'b'", "c'd", '"'], {"quotes": '"a"'}),
         ([' a', "a", "b "], {"blanks": " a"}),
         (["a" * 257, "b" * 256], {"too_long": "a" * 40}),
@@ -61,3 +65,5 @@ def test_blanks_that_trim_may_keep_get_no_query(source_type: str, told: str) -> 
     (doubt,) = id_doubts(pd.Series(["a\u00a0", "a", "b"], name="item"), "item", source_type, are_rows=True)
     assert told in doubt.message
     assert "SELECT" not in doubt.message
+    (doubt,) = id_doubts(pd.Series(["a\u200b", "a", "b"], name="item"), "item", source_type, are_rows=True)
+    assert "mend the source" in doubt.message
