@@ -652,7 +652,7 @@ TABLES: list[tuple[str, str, str, str, int, str]] = [
         PLAIN,
         "cleansing: {where: {user: {gte: 4}}}",
         4,
-        "not a number: compare texts by `any`, with a list",
+        "not a number: write numbers with a point, or compare texts by `any`, with a list",
     ),
 ]
 

@@ -16,7 +16,7 @@ from svc.recipe.load import LoadedRecipe
 from svc.recipe.schema import Cleansing, InteractionSchema, Recipe
 from svc.recipe.source_options import BUILT_IN_OPTIONS, Located
 from svc.sources.base import SourceContext, build_source
-from svc.training.data.id_doubts import yaml_key
+from svc.training.data.id_doubts import PLACEHOLDERS, yaml_key
 from svc.training.data.interactions import Interactions, check_unused_times
 from svc.training.data.times import (
     calendar_hint,
@@ -266,6 +266,20 @@ def label_doubts(frame: pd.DataFrame, columns: Iterable[Any], field: str) -> Ite
                 fault = f"each cell of {name!r} is one label, such as {cell!r:.60}"
                 yield Doubt("labels_within_cells", field, f"{fault}; {line} in {field} splits it")
                 break
+
+
+def feature_doubts(frame: pd.DataFrame, columns: Iterable[Any], field: str) -> Iterator[Doubt]:
+    """Yield the hints of `label_doubts`, and one for each numerical column with texts that are no numbers."""
+    yield from label_doubts(frame, columns, field)
+    for name in [column.name for column in columns if column.kind == "numerical"]:
+        values = frame[name].dropna().astype(object)
+        texts = values[pd.to_numeric(values, errors="coerce").isna()].astype(str)
+        texts = texts[[bool(text.strip()) and text.strip().lower() not in PLACEHOLDERS for text in texts]]
+        if len(texts):
+            message = (
+                f"{len(texts)} cells of {name!r} are no numbers and count as missing, such as {texts.iloc[0]!r:.60}"
+            )
+            yield Doubt("numbers_unreadable", field, f"{message}: write numbers with a point and without a unit")
 
 
 def _columns_not_hidden(cleansing: Cleansing) -> set[str]:

@@ -19,7 +19,7 @@ from svc.model.features import Column, NumberColumn, SideEncoder, TokenColumn
 from svc.model.ids import IdTable
 from svc.recipe.training_schema import FeatureSide
 from svc.settings import Settings
-from svc.training.data.doubts import label_doubts
+from svc.training.data.doubts import feature_doubts
 from svc.training.data.interactions import id_codes
 from svc.training.data.text_features import (
     UnusableRow,
@@ -215,7 +215,7 @@ def sample_warnings(side: FeatureSide, name: SideName, frame: pd.DataFrame) -> l
     that cannot be read.
     """
     columns = [column for column in side.columns if column.kind in ("text", "vector")]
-    lines = [f"warning: {doubt.message}" for doubt in label_doubts(frame, side.columns, f"features.{name}.columns")]
+    lines = [f"warning: {doubt.message}" for doubt in feature_doubts(frame, side.columns, f"features.{name}.columns")]
     for column in columns:
         values = frame[column.name]
         try:

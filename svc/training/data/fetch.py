@@ -17,7 +17,7 @@ from svc.recipe.load import LoadedRecipe
 from svc.recipe.schema import Cleansing, Recipe
 from svc.settings import Settings
 from svc.sources.base import SourceContext, build_source
-from svc.training.data.doubts import column_hints, count_events, doubts, label_doubts
+from svc.training.data.doubts import column_hints, count_events, doubts, feature_doubts
 from svc.training.data.features import FittedSide, SideName, fit_side
 from svc.training.data.id_doubts import id_doubts
 from svc.training.data.interactions import Interactions, from_rows
@@ -193,10 +193,10 @@ def _sides(
             frame = build_source(side.source, feature_context(loaded, side, settings, variables)).fetch()
             if name == "user" and gone:
                 frame = frame[~frame[side.id_column].isin(gone)]
-            for doubt in id_doubts(frame[side.id_column], name, side.source.type, are_rows=False):
-                doubt.log()
-            for labels in label_doubts(frame, side.columns, f"features.{name}.columns"):
-                logs.emit(events.RECIPE_WARNING, **labels._asdict())
+            for of_ids in id_doubts(frame[side.id_column], name, side.source.type, are_rows=False):
+                of_ids.log()
+            for doubt in feature_doubts(frame, side.columns, f"features.{name}.columns"):
+                logs.emit(events.RECIPE_WARNING, **doubt._asdict())
             sides[name] = fit_side(frame, side, name, ids, settings)
     return sides
 

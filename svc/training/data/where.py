@@ -26,7 +26,7 @@ Flags = NDArray[np.bool_]
 Column = Callable[[str, Any], Flags]
 """A function of an operator and its operand, which returns whether each row satisfies this condition, (n,)."""
 _SHOWN_CHARACTERS = 40
-_NO_NUMBER = "which is not a number: compare texts by `any`, with a list of them"
+_NO_NUMBER = "which is not a number: write numbers with a point, or compare texts by `any`, with a list of them"
 _NO_TEXT = "which has no one spelling as text; compare numbers with gt, gte, lt, lte or eq"
 
 

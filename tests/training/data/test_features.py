@@ -139,6 +139,14 @@ def test_markup_and_repeated_ids_cause_warnings() -> None:
     assert "id 'a' occurs more than once in the first 4 rows, as do 0 others: the first row of an id counts" in report
 
 
+def test_texts_in_a_numerical_column_cause_a_warning() -> None:
+    """Numbers as texts, placeholders, booleans and missing cells cause none."""
+    report = report_of(YEAR, year=["1,990", "8,5", "7.5", None])
+    assert "2 cells of 'year' are no numbers and count as missing, such as '1,990': write numbers with a poi" in report
+    for cells in (["1", " 2.5", "n/a", " "], [True, None, False, 3], [1.0, 2.0, float("nan"), 3.0]):
+        assert not report_of(YEAR, year=cells)
+
+
 def test_the_check_raises_the_error_of_a_training() -> None:
     """The error names the column and the row."""
     with pytest.raises(FeatureTableError, match="row 3 of the table: feature 'point': the vector has 1 numbers"):
