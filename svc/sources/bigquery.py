@@ -18,16 +18,7 @@ from svc.errors import DataSourceError
 from svc.late_imports import LateModule, import_late
 from svc.recipe.source_options import BigQueryOptions, Scalar
 from svc.sources.arrow import table_of_rows
-from svc.sources.table import (
-    QUERY_RESULT,
-    Finish,
-    Table,
-    TableBuilder,
-    TableSource,
-    choose_columns,
-    library_errors,
-    require_query_rows,
-)
+from svc.sources.table import QUERY_RESULT, QuerySource, choose_columns, library_errors, require_query_rows
 
 bigquery = LateModule("google.cloud.bigquery")
 credentials = LateModule("google.auth.credentials")
@@ -38,7 +29,7 @@ _PAGE_ROWS = 50_000
 _TYPES = {bool: "BOOL", int: "INT64", float: "FLOAT64", str: "STRING"}
 
 
-class BigQuerySource(TableSource[BigQueryOptions]):
+class BigQuerySource(QuerySource[BigQueryOptions]):
     """A source that runs one BigQuery query, billed to the Google project in the option `project`.
 
     Google's libraries find the credentials.
@@ -47,20 +38,15 @@ class BigQuerySource(TableSource[BigQueryOptions]):
     type_name: ClassVar[str] = "bigquery"
     Config: ClassVar[type[BigQueryOptions]] = BigQueryOptions
 
-    def _whole(self, finish: Finish[Table]) -> Table:
-        cap = self._context.settings.max_sql_rows
+    @contextmanager
+    def _answer(self, most_rows: int) -> Iterator[tuple[list[str], Iterator[pa.RecordBatch | pa.Table]]]:  # noqa: ARG002
         with self._client() as client:
             job = self._start(client, dry_run=False)
             rows = job.result(retry=self._retry())
             names = [field.name for field in rows.schema]
             wanted = choose_columns(self._context, names, QUERY_RESULT)
-            if rows.total_rows is not None:
-                require_query_rows(rows.total_rows, cap)
-            builder = TableBuilder(self._context, QUERY_RESULT)
-            for batch in self._batches(client, job, {name: names.index(name) for name in wanted}):
-                builder.add(batch)
-                require_query_rows(builder.n_rows, cap)
-            return finish(builder)
+            require_query_rows(rows.total_rows or 0, self._context.settings.max_sql_rows)
+            yield [], self._batches(client, job, {name: names.index(name) for name in wanted})
 
     def probe(self) -> list[str]:
         """Check the query by a dry run, which reads and bills nothing.

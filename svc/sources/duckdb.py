@@ -19,7 +19,7 @@ from svc.errors import DataSourceError
 from svc.late_imports import LateModule, import_late
 from svc.recipe.source_options import DuckdbOptions
 from svc.sources import arrow
-from svc.sources.table import QUERY_RESULT, QuerySource, choose_columns, library_errors
+from svc.sources.table import QUERY_RESULT, SampledQuerySource, choose_columns, library_errors
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,7 +33,7 @@ _EXTENSIONS = ("excel", "sqlite_scanner")
 _LITERAL = re.compile(r"'([^'\n]{1,1000})'|\"([^\"\n]{1,1000})\"")
 
 
-class DuckdbSource(QuerySource[DuckdbOptions]):
+class DuckdbSource(SampledQuerySource[DuckdbOptions]):
     """A source that runs one SELECT. Relative paths in the query start at the recipe's folder."""
 
     type_name: ClassVar[str] = "duckdb"

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from svc.sources.table import Keep
 
 BOUNDED_BATCH_ROWS = 1024
-_SAMPLE_BATCH_ROWS = 1024
 
 
 class LakeTable(ABC):
@@ -101,7 +100,7 @@ class LakeSource(TableSource[Any]):
         """Return the first rows of `fetch`."""
         with self._table() as table:
             builder, columns = self._begin(table, all_rows=False)
-            builder.add_first(table.batches(columns, None, _SAMPLE_BATCH_ROWS), n_rows)
+            builder.add_first(table.batches(columns, None, BOUNDED_BATCH_ROWS), n_rows)
             return builder.finish()
 
     @property

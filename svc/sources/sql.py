@@ -23,7 +23,7 @@ from svc.late_imports import LateModule
 from svc.recipe.source_options import SqlOptions
 from svc.sources.arrow import table_of_rows
 from svc.sources.sql_dialects import GRACE_S, Dialect, dialect_of
-from svc.sources.table import QUERY_RESULT, QuerySource, choose_columns
+from svc.sources.table import QUERY_RESULT, SampledQuerySource, choose_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,7 +77,7 @@ class Watchdog:
                 connection.shutdown(socket.SHUT_RDWR)
 
 
-class SqlSource(QuerySource[SqlOptions]):
+class SqlSource(SampledQuerySource[SqlOptions]):
     """A source that runs one query on one database."""
 
     type_name: ClassVar[str] = "sql"

@@ -126,6 +126,22 @@ class QuerySource(TableSource[Options]):
                 require_query_rows(builder.n_rows, cap)
             return finish(builder)
 
+    @property
+    def _batch_rows(self) -> int:
+        return _QUERY_ROWS if self._context.bounds is None else _BOUNDED_QUERY_ROWS
+
+    @abstractmethod
+    def _answer(self, most_rows: int) -> AbstractContextManager[tuple[list[str], Iterator[pa.RecordBatch | pa.Table]]]:
+        """Run the query on a new connection. Of its result at most `most_rows` rows are read.
+
+        Yield a line per check, and the batches of the wanted columns. The first one is empty, so that a result without
+        rows has columns too.
+        """
+
+
+class SampledQuerySource(QuerySource[Options]):
+    """A source whose query is checked by running it."""
+
     def probe_and_sample(self, n_rows: int) -> Generator[str, None, pd.DataFrame]:
         """Start the query, yield a line per check, then return its first rows. Later rows are not read."""
         with self._answer(n_rows) as (lines, batches):
@@ -133,18 +149,6 @@ class QuerySource(TableSource[Options]):
             builder = TableBuilder(self._context, QUERY_RESULT)
             builder.add_first(batches, n_rows)
             return builder.finish()
-
-    @property
-    def _batch_rows(self) -> int:
-        return _QUERY_ROWS if self._context.bounds is None else _BOUNDED_QUERY_ROWS
-
-    @abstractmethod
-    def _answer(self, most_rows: int) -> AbstractContextManager[tuple[list[str], Iterator[pa.RecordBatch | pa.Table]]]:
-        """Run the query on a new connection, of whose result at most `most_rows` rows are read.
-
-        Yield a line per check, and the batches of the wanted columns. The first one is empty, so that a result without
-        rows has columns too.
-        """
 
 
 @contextmanager

@@ -56,19 +56,6 @@ class FittedSide:
     matrix: sparse.csr_matrix
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Table:
-    """A feature table without the rows of blank and repeated ids.
-
-    - `frame` has the remaining rows. `numbers` has the number of each of them in the whole table, counted from 1.
-    - `row_of`, (ids,), is the row in `frame` of each user or item of the interactions, −1 if it has none.
-    """
-
-    frame: pd.DataFrame
-    numbers: NDArray[np.int64]
-    row_of: NDArray[np.int64]
-
-
 def fit_side(frame: pd.DataFrame, side: Any, name: SideName, ids: Sequence[str], settings: Settings) -> FittedSide:
     """Fit an encoder on the feature table `frame`, and encode `ids`.
 
@@ -79,19 +66,19 @@ def fit_side(frame: pd.DataFrame, side: Any, name: SideName, ids: Sequence[str],
     Raise FeatureAxisError if none of `ids` is in the table, and FeatureDimensionExceeded for too many features. Raise
     FeatureTableError for an unreadable text or vector, or if no column distinguishes any rows.
     """
-    table = _table(frame, side.id_column, name, ids)
+    rows_of_table, numbers, row_of = _first_rows(frame, side.id_column, name, ids)
     columns: list[Column] = []
     blocks: list[sparse.csr_matrix] = []
     varies = False
     for declared in side.columns:
         try:
-            column, rows = _fit_column(table.frame[declared.name], declared, settings.max_feature_dim)
+            column, rows = _fit_column(rows_of_table[declared.name], declared, settings.max_feature_dim)
         except UnusableRow as error:
-            raise refused_row(name, int(table.numbers[error.row]), error.message) from None
+            raise refused_row(name, int(numbers[error.row]), error.message) from None
         if not column.width:
             logs.emit(events.FEATURE_EMPTY_VOCABULARY_COLUMN, column=declared.name, side=name)
         columns.append(column)
-        blocks.append(take_rows(rows, table.row_of))
+        blocks.append(take_rows(rows, row_of))
         varies = varies or (rows.shape[1] > 0 and bool((rows.max(axis=0) - rows.min(axis=0)).nnz))
     encoder = SideEncoder(tuple(columns))
     _check_width(encoder, name, settings)
@@ -124,7 +111,14 @@ def _check_width(encoder: SideEncoder, name: SideName, settings: Settings) -> No
         )
 
 
-def _table(frame: pd.DataFrame, id_column: str, name: SideName, ids: Sequence[str]) -> _Table:
+def _first_rows(
+    frame: pd.DataFrame, id_column: str, name: SideName, ids: Sequence[str]
+) -> tuple[pd.DataFrame, NDArray[np.int64], NDArray[np.int64]]:
+    """Return the rows of a feature table without those of blank and repeated ids.
+
+    Also return the number of each of these rows in the whole table, counted from 1, and the row of each of `ids`, −1 if
+    it has none.
+    """
     codes, names = id_codes(frame[id_column])
     is_named = codes >= 0
     first = is_named & ~pd.Series(codes).duplicated().to_numpy()
@@ -143,7 +137,7 @@ def _table(frame: pd.DataFrame, id_column: str, name: SideName, ids: Sequence[st
             f"The interactions have ids such as {list(ids[:_SAMPLE])}, the table has {own_ids}. Ids are compared as "
             "text and never converted: a blank cell turns whole numbers into 1.0, 2.0 unless the type is pinned to str."
         )
-    return _Table(frame[first].reset_index(drop=True), np.flatnonzero(first) + 1, row_of)
+    return frame[first].reset_index(drop=True), np.flatnonzero(first) + 1, row_of
 
 
 def _fit_column(values: pd.Series, declared: Any, limit: int) -> tuple[Column, sparse.csr_matrix]:

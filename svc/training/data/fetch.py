@@ -184,12 +184,9 @@ def _sides(
     if block is None:
         return sides
     progress.phase("encoding features")
-    both: tuple[tuple[SideName, Any, list[str]], ...] = (
-        ("user", block.user, interactions.user_ids),
-        ("item", block.item, interactions.item_ids),
-    )
-    for name, side, ids in both:
-        if side is not None:
+    ids_of: dict[SideName, list[str]] = {"user": interactions.user_ids, "item": interactions.item_ids}
+    for name, ids in ids_of.items():
+        if (side := getattr(block, name)) is not None:
             frame = build_source(side.source, feature_context(loaded, side, settings, variables)).fetch()
             if name == "user" and gone:
                 frame = frame[~frame[side.id_column].isin(gone)]
