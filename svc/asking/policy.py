@@ -11,7 +11,7 @@ from svc.recipe.filter_tree import Filter, parse_filter
 
 if TYPE_CHECKING:
     from svc.recipe.load import LoadedRecipe
-    from svc.recipe.serving_schema import Experiment, Serving, Timed
+    from svc.recipe.serving_schema import Experiment, ServedLog, Serving, Timed
 
 Rule = TypeVar("Rule")
 
@@ -47,7 +47,8 @@ class Policy:
     """True if requests may ask for users of an item (`:recommend-users`)."""
     experiment: Split | None = None
     """The arms between which requests are divided, or None without an experiment."""
-    served_log: LogSettings | None = None
+    served_log: ServedLog | None = None
+    """The served log with the absolute path of its folder, or None without a log."""
 
     @property
     def timed(self) -> bool:
@@ -63,15 +64,9 @@ class Policy:
     def of(cls, loaded: LoadedRecipe) -> Policy:
         """Return the rules of a recipe, with its experiment and the settings of its log."""
         serving, kinds = loaded.recipe.serving, loaded.recipe.filter_kinds
-        log = serving.served_log
-        folder = loaded.served_log_folder
-        return replace(
-            cls._of_rules(serving, kinds),
-            experiment=None if serving.experiment is None else _split(serving, serving.experiment, kinds),
-            served_log=None
-            if log is None or folder is None
-            else LogSettings(str(folder), log.share, log.rotate_minutes, log.keep_days),
-        )
+        experiment = None if serving.experiment is None else _split(serving, serving.experiment, kinds)
+        log = serving.served_log and serving.served_log.model_copy(update={"path": str(loaded.served_log_folder)})
+        return replace(cls._of_rules(serving, kinds), experiment=experiment, served_log=log)
 
     @classmethod
     def _of_rules(cls, serving: Serving, kinds: Mapping[str, str]) -> Policy:
@@ -106,15 +101,6 @@ class Split(NamedTuple):
     salt: str
     arms: tuple[ArmOfModel, ...]
     shadow: tuple[int, float] | None
-
-
-class LogSettings(NamedTuple):
-    """Where and how long the served log is kept."""
-
-    folder: str
-    share: float
-    rotate_minutes: int
-    keep_days: int
 
 
 def _split(serving: Serving, experiment: Experiment, kinds: Mapping[str, str]) -> Split:

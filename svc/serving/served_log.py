@@ -27,8 +27,8 @@ from pydantic_core import to_json
 
 from svc import events, logs, metrics
 from svc.asking.experiment import OPEN, unit_digest
-from svc.asking.policy import LogSettings
 from svc.metrics import Metrics
+from svc.recipe.serving_schema import ServedLog
 
 WRITE_S, SAY_S, LAST_WRITE_S = 1.0, 60.0, 2.0
 MAX_WAITING_IDS = 500_000
@@ -85,15 +85,15 @@ class ServedLogs:
 
     def __init__(self, counters: Metrics) -> None:
         self._metrics = counters
-        self._waiting: list[tuple[LogSettings, Line]] = []
+        self._waiting: list[tuple[ServedLog, Line]] = []
         self._n_ids = 0
-        self._files: dict[tuple[LogSettings, str], LogFile] = {}
+        self._files: dict[tuple[ServedLog, str], LogFile] = {}
         self._lost: Counter[tuple[str, str]] = Counter()
         """Number of lost lines since the last event, by recipe and error."""
         self._said_at = -SAY_S
         self._limiter = trio.CapacityLimiter(1)
 
-    def put(self, settings: LogSettings, line: Line) -> None:
+    def put(self, settings: ServedLog, line: Line) -> None:
         """Queue a line, or count it as lost if too many wait."""
         cost = LINE_COST + len(line.items)
         if self._n_ids + cost > MAX_WAITING_IDS:
@@ -136,10 +136,10 @@ class ServedLogs:
         self._metrics.of(metrics.SERVED_LOG_LINES, result="lost").inc(count)
         self._lost[recipe, error] += count
 
-    def _write(self, waiting: list[tuple[LogSettings, Line]], *, is_end: bool) -> list[tuple[str, str, int]]:
+    def _write(self, waiting: list[tuple[ServedLog, Line]], *, is_end: bool) -> list[tuple[str, str, int]]:
         """Write the lines, and return recipe, error or "", and number of lines for each file that has some."""
         outcomes, now_s = list[tuple[str, str, int]](), time.time()
-        by_file: dict[tuple[LogSettings, str], list[bytes]] = {key: [] for key in self._files}
+        by_file: dict[tuple[ServedLog, str], list[bytes]] = {key: [] for key in self._files}
         for settings, line in waiting:
             if encoded := line.encode(settings.share):
                 by_file.setdefault((settings, line.recipe), []).append(encoded)
@@ -149,7 +149,7 @@ class ServedLogs:
             try:
                 file.write(lines, now_s)
             except OSError as failure:
-                error = f"{settings.folder}: {failure.strerror or failure}"
+                error = f"{settings.path}: {failure.strerror or failure}"
             if lines:
                 outcomes.append((recipe, error, len(lines)))
             if is_end:
@@ -161,9 +161,9 @@ class ServedLogs:
 class LogFile:
     """The open file of one recipe and process. All methods block."""
 
-    def __init__(self, settings: LogSettings, recipe: str) -> None:
+    def __init__(self, settings: ServedLog, recipe: str) -> None:
         self._settings = settings
-        self._folder = Path(settings.folder)
+        self._folder = Path(settings.path)
         self._recipe = recipe
         self._path: Path | None = None
         self._fd = -1

@@ -16,9 +16,9 @@ from svc import atomic_write
 from svc.artifact import store_local
 from svc.artifact.keys import parse_signing_keys, public_entry
 from svc.artifact.store import Store
-from svc.asking.policy import LogSettings
 from svc.cli import main
 from svc.experiments.served_log import read_served
+from svc.recipe.serving_schema import ServedLog
 from svc.serving.served_log import Line, LogFile
 from tests.cli.conftest import KEY, history, last_error, train
 from tests.object_store import ObjectsInMemory
@@ -269,7 +269,7 @@ serving:
 """
     shop.write_text(shop.read_text() + arms, encoding="utf-8")
     folder = shop.parent / "served"
-    log = LogFile(LogSettings(str(folder), 1.0, 60, 30), "books")
+    log = LogFile(ServedLog(path=str(folder)), "books")
     lines = [
         Line(0, "r", "books", "recommend", ("e", "pepper"), "next", "v", unit, [f"i{number}"]).encode(1.0)
         for number, unit in enumerate([PERSON, OTHER, None, PERSON])

@@ -19,16 +19,16 @@ import trio
 from structlog.testing import capture_logs
 
 from svc.asking.experiment import unit_digest
-from svc.asking.policy import LogSettings
 from svc.metrics import SERVED_LOG_LINES, Metrics
+from svc.recipe.serving_schema import ServedLog
 from svc.serving import served_log
 from svc.serving.served_log import Line, LogFile, ServedLogs, forget_units, is_among
 
 NOON = datetime(2026, 12, 1, 12, 30, tzinfo=UTC).timestamp()
 
 
-def settings(folder: Path, **more: Any) -> LogSettings:
-    return LogSettings(str(folder), **{"share": 1.0, "rotate_minutes": 60, "keep_days": 30} | more)
+def settings(folder: Path, **more: Any) -> ServedLog:
+    return ServedLog(path=str(folder), **more)
 
 
 def line(unit: str | None = "u1", *, items: tuple[str, ...] = ("b1", "b2"), **more: Any) -> Line:

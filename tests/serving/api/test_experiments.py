@@ -12,10 +12,11 @@ import pytest
 import trio
 
 from svc.asking.experiment import arm_of
-from svc.asking.policy import ArmOfModel, LogSettings, Policy, Split
+from svc.asking.policy import ArmOfModel, Policy, Split
 from svc.asking.requests import RecommendRequest, RelatedRequest
 from svc.errors import Overloaded, RecipeUnavailable
 from svc.metrics import EXPERIMENT_REQUESTS, SHADOW_OVERLAP, SHADOWS, Metrics
+from svc.recipe.serving_schema import ServedLog
 from svc.serving.api import experiments
 from svc.serving.api.experiments import NO_MODEL, Asker, Shadows, choose, log_pages, numbers_of, shadow_of
 from svc.serving.models.registry import Entry, Registry, Served
@@ -35,7 +36,7 @@ SPLIT = Split(
     ),
     (1, 1.0),
 )
-SETTINGS = LogSettings("/nowhere", 1.0, 60, 30)
+SETTINGS = ServedLog(path="/nowhere")
 UNITS = [f"u{number}" for number in range(60)]
 
 
