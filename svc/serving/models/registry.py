@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -180,22 +180,11 @@ class Entry:
             raise AvailabilityStale
 
 
-@dataclass(frozen=True, slots=True)
-class WorkersState:
-    """Numbers of workers for the health document."""
-
-    total: int
-    """Configured workers."""
-    ready: int
-    """Workers that can answer."""
-    failing: int
-    """Workers that end again and again soon after their start (`template.Pauses.is_failing`)."""
-
-
 class Registry:
     """The entries of all recipes by name, and the errors of skipped recipe files by file name.
 
-    Only tasks of the event loop write, and any thread may read. `workers` is None without worker processes.
+    Only tasks of the event loop write, and any thread may read. `workers` has the numbers of `responses.WorkersHealth`,
+    or is None without worker processes.
     """
 
     def __init__(self, changed: Callable[..., None] = lambda *_: None) -> None:
@@ -210,7 +199,7 @@ class Registry:
         self._entries: Mapping[str, Entry] = {}
         self._skipped: Mapping[str, str] = {}
         self._changed = changed
-        self.workers: WorkersState | None = None
+        self.workers: Mapping[str, int] | None = None
 
     def get(self, name: str) -> Entry | None:
         return self._entries.get(name)
@@ -295,7 +284,7 @@ class Registry:
         if skipped:
             document["skipped"] = len(skipped)
         if self.workers is not None:
-            document["workers"] = asdict(self.workers)
+            document["workers"] = self.workers
         return document, 503 if degraded else 200
 
     def details(self, may_ask: Callable[[str], bool] = bool) -> tuple[dict[str, Any], int]:

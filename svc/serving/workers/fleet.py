@@ -26,7 +26,7 @@ from svc.serving.api.failures import log_failure
 from svc.serving.api.request import ServerState
 from svc.serving.models.lanes import Lane
 from svc.serving.models.loader import Loaded
-from svc.serving.models.registry import Registry, WorkersState
+from svc.serving.models.registry import Registry
 from svc.serving.transport.connection import VACANT
 from svc.serving.workers import channel, counters
 from svc.serving.workers.counters import BEAT_S, PAGE_BYTES, SILENT_CHECKS, Counts, WorkerPage
@@ -99,7 +99,7 @@ class Fleet:
         self.size = size
         self._listener = listener
         self.registry = Registry(self._tell_change)
-        self.registry.workers = WorkersState(size, 0, 0)
+        self.registry.workers = {"total": size, "ready": 0, "failing": 0}
         self.answer: Answer | None = None
         cores = usable_cores()
         self._template = Template(environment(variables, max(1, (cores - 1) // size)))
@@ -318,7 +318,8 @@ class Fleet:
     def _say_state(self) -> None:
         """Send the numbers of ready and failing workers to all workers, if they have changed."""
         ready = sum(worker.is_ready for worker in self._workers)
-        state = WorkersState(self.size, ready, sum(pauses.is_failing for pauses in self._pauses))
+        failing = sum(pauses.is_failing for pauses in self._pauses)
+        state = {"total": self.size, "ready": ready, "failing": failing}
         if state != self.registry.workers:
             self.registry.workers = state
             self.tell("workers", state)

@@ -11,7 +11,7 @@ import itertools
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
@@ -28,7 +28,7 @@ from svc.serving.api.key_policies import KeyPolicies
 from svc.serving.api.request import ServerState
 from svc.serving.models.lanes import Lane
 from svc.serving.models.loader import Loaded
-from svc.serving.models.registry import Registry, Served, WorkersState
+from svc.serving.models.registry import Registry, Served
 from svc.serving.models.threads import ScoringThreads
 from svc.serving.transport import server
 from svc.serving.transport.certificate import Certificate, Tls
@@ -187,7 +187,7 @@ class Worker:
     def _drain(self) -> None:
         self._state.draining = True
 
-    def _count_workers(self, workers: WorkersState) -> None:
+    def _count_workers(self, workers: Mapping[str, int]) -> None:
         self._registry.workers = workers
 
     async def _open(

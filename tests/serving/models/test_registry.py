@@ -12,7 +12,7 @@ import trio
 from structlog.testing import capture_logs
 
 from svc.errors import AvailabilityStale, RecipeNotFound
-from svc.serving.models.registry import Entry, Faults, ListState, Registry, Served, WorkersState
+from svc.serving.models.registry import Entry, Faults, ListState, Registry, Served
 from tests.serving import artifacts
 from tests.serving.artifacts import availability
 
@@ -162,7 +162,7 @@ def test_each_change_is_reported_once() -> None:
 def test_health_has_the_numbers_of_workers() -> None:
     """`failing` counts workers that die at each start."""
     made = registry()
-    made.workers = WorkersState(4, 3, 1)
+    made.workers = {"total": 4, "ready": 3, "failing": 1}
     document, status = made.health()
     assert document["workers"] == {"total": 4, "ready": 3, "failing": 1}
     assert status == 200

@@ -27,7 +27,7 @@ from svc.processes import SealedMemory, SharedPage
 from svc.serving.api.authentication import Authenticator
 from svc.serving.api.request import ServerState
 from svc.serving.models.loader import Loaded
-from svc.serving.models.registry import Registry, WorkersState
+from svc.serving.models.registry import Registry
 from svc.serving.transport.connection import VACANT
 from svc.serving.workers import channel
 from svc.serving.workers.counters import BEAT_S, WorkerPage
@@ -270,7 +270,7 @@ async def test_an_ended_worker_is_replaced_until_the_fleet_ends(
     assert {record["exit"] for record in log} == {-signal.SIGKILL}
     assert {record["reason"] for record in log} == {"silent" if is_silent else "ended"}
     assert [record["pause_seconds"] for record in log] == [0, 0, 0, 0.1, 0.2]
-    assert fleet.registry.workers == WorkersState(1, 0, 1)
+    assert fleet.registry.workers == {"total": 1, "ready": 0, "failing": 1}
     assert fleet._n_open.tolist() == [VACANT]
     for pid in sleepers.pids:
         with pytest.raises(ChildProcessError):

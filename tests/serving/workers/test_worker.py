@@ -21,7 +21,7 @@ from svc.processes import SharedPage
 from svc.recipe.serving_schema import Availability
 from svc.serving.api.authentication import hash_api_key, parse_api_keys
 from svc.serving.api.key_policies import parse_policies
-from svc.serving.models.registry import Entry, ListState, Served, WorkersState
+from svc.serving.models.registry import Entry, ListState, Served
 from svc.serving.transport.connection import VACANT
 from svc.serving.workers import channel
 from svc.serving.workers.counters import WorkerPage
@@ -52,7 +52,7 @@ async def test_a_worker_answers_after_its_first_orders_and_ends_on_order(freezes
     ends = Ends(theirs, listener, page.memory, SharedPage.of(CELLS_BYTES), connections)
     worker = Worker(ends, Settings(metrics_enabled=True, log_level="debug"))
     orders: list[tuple[Any, ...]] = [
-        ("workers", WorkersState(2, 1, 0)),
+        ("workers", {"total": 2, "ready": 1, "failing": 0}),
         ("entry", write_entry(Entry("a", "a.yaml"))),
         ("skip", {}),
         ("accept", 1),

@@ -16,7 +16,7 @@ from svc import __version__
 from svc.asking.requests import ItemSearch, PopularQuery, RecommendRequest, RelatedRequest
 from svc.errors import ApiError
 from svc.serving.api.pages.openapi import document
-from svc.serving.models.registry import Registry, WorkersState
+from svc.serving.models.registry import Registry
 from tests.serving.client import RECOMMEND, serving
 from tests.serving.documented import require_documented
 
@@ -180,7 +180,7 @@ def test_header_fields_of_requests_and_answers_are_described() -> None:
 def test_the_health_of_workers_is_described() -> None:
     """The document describes the numbers of workers. Answers with undescribed keys fail the tests' check."""
     registry = Registry()
-    registry.workers = WorkersState(4, 3, 1)
+    registry.workers = {"total": 4, "ready": 3, "failing": 1}
     answer, status = registry.health()
     headers = {"content-type": "application/json"}
     require_documented("GET", "/v1/health", status, headers, json.dumps(answer).encode())
