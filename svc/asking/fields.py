@@ -26,7 +26,7 @@ MAX_WEIGHT = 1000.0
 MAX_DISLIKE_WEIGHT = 10.0
 MAX_TIMES = 100
 LEAST_FACTOR, MOST_FACTOR = 0.1, 10.0
-Part = Literal["body", "query"]
+Part = Literal["body", "query", "header"]
 _SHOWN_CHARACTERS = 256
 
 _SCALARS = [{"type": "string", "maxLength": MAX_TEXT_CHARACTERS}, {"type": "number"}, {"type": ["boolean", "null"]}]

@@ -5,7 +5,7 @@ The lists change while the server runs, so `list_watch.ListWatch` reads them aga
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
@@ -20,7 +20,6 @@ from svc.model.model import Model
 from svc.model.ranking.filter_fields import FilterFields
 from svc.model.ranking.item_sets import ItemSet
 from svc.model.ranking.new_items import NewItems
-from svc.recipe import serving_schema
 from svc.recipe.load import LoadedRecipe
 from svc.recipe.serving_schema import Availability
 from svc.settings import Settings
@@ -117,25 +116,10 @@ def new_items_of_recipe(
     if declared is None:
         return None
     try:
-        return place(read_new_items(recipe, settings, variables, model.n_items), model, declared)
+        listed = read_new_items(recipe, settings, variables, model.n_items)
+        return model.new_items(listed.ids, listed.features, declared.max_share, declared.min_share)
     except (FeatureValueUnusable, FeaturesNotSupported) as error:
         raise DataSourceError(f"the model cannot use the list of new items: {error.message}") from None
-
-
-def place(
-    listed: NewItemList,
-    model: Model,
-    declared: serving_schema.NewItems,
-    *,
-    yield_gil: Callable[[], None] = lambda: None,
-) -> NewItems:
-    """Return the items of the list that the model does not know, with their vectors.
-
-    `declared` has the bounds for the share of new items in a ranking. Call this function from a thread, because
-    preparing a long list takes long. `yield_gil` is called after each item. Raises FeaturesNotSupported if the model
-    has no item features, or FeatureValueUnusable if it cannot use the value of a feature.
-    """
-    return model.new_items(listed.ids, listed.features, declared.max_share, declared.min_share, yield_gil=yield_gil)
 
 
 def _digest(

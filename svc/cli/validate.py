@@ -60,7 +60,7 @@ def check_new_items(loaded: LoadedRecipe, settings: Settings, variables: Mapping
     The check reads the whole list. If the recipe's model can be verified, it counts the items that are new to the model
     and those that the model knows. Otherwise it counts the items, and tells why there is no model.
     """
-    from svc.asking.item_lists import place, read_new_items
+    from svc.asking.item_lists import read_new_items
     from svc.training.validate import Check
 
     declared = loaded.recipe.serving.new_items
@@ -72,7 +72,7 @@ def check_new_items(loaded: LoadedRecipe, settings: Settings, variables: Mapping
         if isinstance(model, SvcError):
             detail = f"{len(listed.ids)} items, not compared with a model: {model.message}"
         else:
-            n_new = len(place(listed, model, declared))
+            n_new = len(model.new_items(listed.ids, listed.features, declared.max_share, declared.min_share))
             detail = f"{len(listed.ids)} items: {n_new} are new, and the model knows {len(listed.ids) - n_new}"
             detail += _unknown_words(listed, model)
         yield Check(_NEW_ITEMS, True, detail)

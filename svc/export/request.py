@@ -9,6 +9,7 @@ import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -153,7 +154,12 @@ def row_chunks(table: IdTable, request: ExportRequest, context: SourceContext) -
         return Selection(len(rows)), (rows[start : start + CHUNK] for start in range(0, len(rows), CHUNK))
     share = 1 if request.shard is None else request.shard.count
     selection = Selection(len(table) // share)
-    return selection, _from_file(table, request, context, selection)
+    return selection, _chunked(_from_file(table, request, context, selection))
+
+
+def _chunked(rows: Iterator[int]) -> Iterator[Rows]:
+    while len(chunk := np.fromiter(islice(rows, CHUNK), dtype=np.int32)):
+        yield chunk
 
 
 def _shard_rows(table: IdTable, shard: Shard | None) -> Rows:
@@ -164,11 +170,10 @@ def _shard_rows(table: IdTable, shard: Shard | None) -> Rows:
     return np.sort(rows)
 
 
-def _from_file(table: IdTable, request: ExportRequest, context: SourceContext, selection: Selection) -> Iterator[Rows]:
-    """Yield chunks of rows in the order of the file, each row once. Complete `selection`. Raises DataSourceError."""
+def _from_file(table: IdTable, request: ExportRequest, context: SourceContext, selection: Selection) -> Iterator[int]:
+    """Yield the rows in the order of the file, each row once. Complete `selection`. Raises DataSourceError."""
     written = np.zeros(len(table), dtype=np.bool_)
     whole = hashlib.sha256()
-    waiting: list[int] = []
     with open_location(parse_location(request.leaders), context) as file:
         for text in _lines(file.file, file.where, whole):
             if request.shard is not None and not request.shard.holds(digest(text.encode())):
@@ -178,12 +183,7 @@ def _from_file(table: IdTable, request: ExportRequest, context: SourceContext, s
                 selection.skipped += 1
             elif not written[row]:
                 written[row] = True
-                waiting.append(row)
-            if len(waiting) == CHUNK:
-                yield np.array(waiting, dtype=np.int32)
-                waiting = []
-    if waiting:
-        yield np.array(waiting, dtype=np.int32)
+                yield row
     selection.users = f"sha256:{whole.hexdigest()}"
 
 

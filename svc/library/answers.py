@@ -35,8 +35,6 @@ from svc.model.ranking.query import Prepared, Query, Ranking
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from svc.model.model import Model
-
 AnyQuestion = TypeVar(
     "AnyQuestion", RecommendRequest, RelatedRequest, PopularQuery, UsersRequest, PageRequest, RerankRequest
 )

@@ -118,7 +118,7 @@ def compare(
     names = column_names(data, "data")
     require({name: column for name, column in columns.items() if column}, names, "data")
     logs.configure_for_library()
-    asked = _Options(user, item, time, weight, tuple(metrics), cutoff, heldout, confidence)
+    asked = _Options(columns, tuple(metrics), cutoff, heldout, confidence)
     frame = as_pandas(data, "data").reset_index(drop=True)
     if time is None:
         further = (name for blocks in named.values() for name in further_columns(blocks))
@@ -132,10 +132,8 @@ def compare(
 class _Options:
     """The arguments of `compare` that candidates share."""
 
-    user: str
-    item: str
-    time: str | None
-    weight: str | None
+    columns: Mapping[str, Any]
+    """The columns that `user`, `item`, `time` and `weight` name. The last two may be None."""
     metrics: tuple[str, ...]
     cutoff: int
     heldout: float
@@ -193,7 +191,7 @@ def _without_split(blocks: Mapping[str, Any]) -> Mapping[str, Any]:
 def _judge(result: TrainResult, kept: pd.DataFrame, asked: _Options) -> pd.DataFrame:
     """Score a model on the held-out rows `kept`. Return a row for each judged user and a column for each metric."""
     model = result.recommender.model
-    judged = align(model, kept[asked.user], kept[asked.item])
+    judged = align(model, kept[asked.columns["user"]], kept[asked.columns["item"]])
     values = user_scores(rank(model, judged.rows, asked.cutoff), judged.truth)
     names = [model.user_ids.at(row) for row in judged.rows.tolist()]
     return pd.DataFrame({metric: values[metric] for metric in asked.metrics}, index=names)
@@ -216,9 +214,9 @@ def _values(
             progress.advance(trained, total, f"{trained}/{total} trained, now {name} with seed {seed}")
             options = merge_trees(dict(blocks), {"training": {"seed": seed}})
             # Without the unused columns, no training repeats the hint at them that `compare` gives.
-            used = {asked.user, asked.item, asked.time, asked.weight, *further_columns(blocks)}
+            used = {*asked.columns.values(), *further_columns(blocks)}
             table = rest[[column for column in rest if column in used]]
-            result = train(table, asked.user, asked.item, asked.time, asked.weight, progress=False, **options)
+            result = train(table, **asked.columns, progress=False, **options)
             values.append(_judge(result, held, asked))
             trained += 1
     progress.advance(total, total, f"{total}/{total} trained")
@@ -231,9 +229,8 @@ def _is_held(frame: pd.DataFrame, asked: _Options, seed: int) -> NDArray[np.bool
     These are the user's latest rows if there is a column of times, else random rows.
     """
     draws = np.random.default_rng([seed, 17]).random(len(frame))
-    order = pd.DataFrame({"user": frame[asked.user], "draw": draws})
-    if asked.time is not None:
-        order["draw"] = frame[asked.time]
+    time = asked.columns["time"]
+    order = pd.DataFrame({"user": frame[asked.columns["user"]], "draw": draws if time is None else frame[time]})
     places = order.groupby("user", observed=True)["draw"].rank(method="first", ascending=False)
     sizes = order.groupby("user", observed=True)["draw"].transform("size")
     return np.asarray(places <= np.floor(sizes * asked.heldout), dtype=np.bool_)

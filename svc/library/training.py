@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -51,6 +51,7 @@ from svc.training.run import TrainOptions, train_or_raise
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
 
     from svc.library.controls import RecommendControls
 
@@ -239,7 +240,7 @@ def train(
     settings = Settings.from_env(environ)
     logs.configure_for_library()
     given = recipe_variables(environ, [f"{name}={value}" for name, value in (variables or {}).items()], "variables")
-    columns: dict[str, str | Sequence[str] | None] = {"user": user, "item": item, "time": time, "weight": weight}
+    columns: _Columns = {"user": user, "item": item, "time": time, "weight": weight}
     for argument, column in columns.items():
         if is_table(column):
             raise UsageError(f"{argument}: name a column of data; svc.evaluate(result, table) judges by another table")
@@ -247,7 +248,7 @@ def train(
     with ExitStack() as stack:
         stack.callback(shown.close)
         overrides = _with_feature_tables(in_place(training), stack)
-        recipe = stack.enter_context(_recipe(data, columns, time_unit, overrides))
+        recipe = _recipe(data, columns, time_unit, overrides, stack)
         is_written = isinstance(recipe, Path) or "output" in recipe or "output" in overrides
         if is_written:
             loaded = _load(recipe, given, settings, overrides)
@@ -282,15 +283,15 @@ def train(
         return _result(loaded, artifact, settings, recommender, is_written=is_written)
 
 
-@contextmanager
+_Columns = Mapping[str, str | Sequence[str] | None]
+
+
 def _recipe(
-    data: Any, columns: Mapping[str, str | Sequence[str] | None], time_unit: str | None, overrides: Mapping[str, Any]
-) -> Iterator[Path | Mapping[str, Any]]:
-    """Yield the recipe in `data`. For a table, yield a recipe whose source is the table, readable within the block."""
+    data: Any, columns: _Columns, time_unit: str | None, overrides: Mapping[str, Any], stack: ExitStack
+) -> Path | Mapping[str, Any]:
+    """Return the recipe in `data`. A table becomes the source of a recipe, and can be read until `stack` closes."""
     if is_table(data):
-        with _offer_tables(data, columns, time_unit, overrides) as recipe:
-            yield recipe
-        return
+        return _recipe_of_table(data, columns, time_unit, overrides, stack)
     named = [name for name, default in _DEFAULT_COLUMNS.items() if columns[name] != default]
     if isinstance(data, Mapping) and not data and "source" not in overrides:
         raise UsageError(
@@ -301,8 +302,7 @@ def _recipe(
             raise UsageError(f"{named[0]}: names a column of a DataFrame; a recipe names its columns under `schema`")
         if time_unit is not None:
             raise UsageError("time_unit: is the unit of a DataFrame's time; a recipe has it as `schema.time_unit`")
-        yield data if isinstance(data, Mapping) else Path(data)
-        return
+        return data if isinstance(data, Mapping) else Path(data)
     made = "; pd.DataFrame(data) makes one of a list of dicts" if isinstance(data, list) else ""
     raise UsageError(
         f"data: give a DataFrame with one row per interaction, or a recipe (a path or a dict), not a "
@@ -313,10 +313,9 @@ def _recipe(
 _DEFAULT_COLUMNS: Mapping[str, str | None] = {"user": USER, "item": ITEM, "time": None, "weight": None}
 
 
-@contextmanager
-def _offer_tables(
-    data: Any, columns: Mapping[str, str | Sequence[str] | None], time_unit: str | None, overrides: Mapping[str, Any]
-) -> Iterator[Mapping[str, Any]]:
+def _recipe_of_table(
+    data: Any, columns: _Columns, time_unit: str | None, overrides: Mapping[str, Any], stack: ExitStack
+) -> Mapping[str, Any]:
     is_pivoted = any(name is not None for name in getattr(getattr(data, "columns", None), "names", ()))
     data = as_table(data, "data")
     names = column_names(data, "data")
@@ -332,16 +331,16 @@ def _offer_tables(
     table = as_arrow(data, list(dict.fromkeys([*(name for _, name in each), *further])), "data")
     drops_missing = (overrides.get("cleansing") or {}).get("drop_null_ids") is True
     check_interactions(table, dict(each[:2]), drop_missing=drops_missing)
-    recipe: dict[str, Any] = {
-        "name": "dataframe",
-        "schema": {f"{argument}_column": name for argument, name in named.items()},
-    }
-    if time_unit is not None:
-        recipe["schema"]["time_unit"] = time_unit
+    schema = {f"{argument}_column": name for argument, name in named.items()}
+    schema |= {} if time_unit is None else {"time_unit": time_unit}
     if not {"time", "time_column"} & {*named, *(overrides.get("schema") or {})}:
         hint_at_times(names, table.column_names)
-    with offer_table(table) as digest:
-        yield {**recipe, "source": {"type": "dataframe", "sha256": digest}}
+    return {"name": "dataframe", "schema": schema, "source": _source_of(table, stack)}
+
+
+def _source_of(table: pa.Table, stack: ExitStack) -> dict[str, str]:
+    """Return the source that reads the table. The trainings of this thread can read it until `stack` closes."""
+    return {"type": "dataframe", "sha256": stack.enter_context(offer_table(table))}
 
 
 def hint_at_times(names: Iterable[str], used: Container[str | None]) -> None:
@@ -358,7 +357,7 @@ def hint_at_times(names: Iterable[str], used: Container[str | None]) -> None:
 def _with_feature_tables(overrides: dict[str, Any], stack: ExitStack) -> dict[str, Any]:
     """Return keyword arguments with a source in place of each table at `features.item.data` and `features.user.data`.
 
-    The trainings of this thread can read the tables until `stack` closes. Raises UsageError for an unusable table.
+    Raises UsageError for an unusable table.
     """
     sides = overrides.get("features")
     if not isinstance(sides, Mapping):
@@ -374,8 +373,8 @@ def _with_feature_tables(overrides: dict[str, Any], stack: ExitStack) -> dict[st
         table = as_arrow(data, [name for name in dict.fromkeys([id_column, *columns]) if name in there], what)
         if id_column in there:
             check_id_type(table, id_column, f"features.{side}.id_column", what)
-        source = {"type": "dataframe", "sha256": stack.enter_context(offer_table(table))}
-        sources[side] = {"source": source, **{key: value for key, value in block.items() if key != "data"}}
+        more = {key: value for key, value in block.items() if key != "data"}
+        sources[side] = {"source": _source_of(table, stack), **more}
     return {**overrides, "features": {**sides, **sources}}
 
 

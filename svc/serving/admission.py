@@ -18,6 +18,7 @@ from typing import Protocol
 import trio
 
 from svc.asking.costs import Cost
+from svc.asking.fields import invalid
 from svc.errors import AnswerTooLarge, Overloaded, ValidationFailed
 
 SLICE_S = 0.05
@@ -99,8 +100,7 @@ def parse_timeout(value: bytes | None) -> float:
         return math.inf
     if not _MILLISECONDS.fullmatch(value) or not int(value):
         message = "Input should be a whole number of milliseconds, 1 or more"
-        errors = [{"loc": ["header", "X-Request-Timeout-Ms"], "msg": message, "type": "int_parsing"}]
-        raise ValidationFailed(f"header: X-Request-Timeout-Ms: {message}", errors=errors)
+        raise invalid(["X-Request-Timeout-Ms"], message, "int_parsing", part="header")
     return int(value) / 1000
 
 

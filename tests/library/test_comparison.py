@@ -58,7 +58,7 @@ def test_a_hint_at_times_is_given_once(options: dict[str, Any], hints: int, capl
 
 def test_more_seeds_do_not_shorten_the_intervals() -> None:
     """All splits share the data, so an interval is as wide as that of one split."""
-    asked = _Options("user", "item", None, None, ("ndcg",), 5, 0.2, 0.95)
+    asked = _Options({}, ("ndcg",), 5, 0.2, 0.95)
     users = [f"u{number}" for number in range(400)]
     draws = np.random.default_rng(0)
     splits = [pd.DataFrame({"ndcg": draws.random(400)}, index=users) for _ in range(9)]
@@ -69,7 +69,7 @@ def test_more_seeds_do_not_shorten_the_intervals() -> None:
 
 def test_data_without_new_choices_of_one_user_are_refused() -> None:
     """Each split can judge one user, but no user can be judged in both."""
-    asked = _Options("user", "item", None, None, ("ndcg",), 5, 0.2, 0.95)
+    asked = _Options({}, ("ndcg",), 5, 0.2, 0.95)
     splits = [pd.DataFrame({"ndcg": [0.5]}, index=[user]) for user in ("u1", "u2")]
     with pytest.raises(TrainingError, match="no user can be judged"):
         _comparison([splits, splits], ["a", "b"], asked)

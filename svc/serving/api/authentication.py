@@ -237,7 +237,7 @@ class Authenticator:
                 if (kid := self.kid_of(value)) is not None:  # another request with this key was first
                     return kid
                 keys = self._keys
-                kid = await self._kid_among(keys, value)
+                kid = await trio.to_thread.run_sync(_find, keys, value, limiter=self._hashing, abandon_on_cancel=True)
             if kid is not None:
                 if keys is self._keys:  # else the keys were replaced meanwhile, and this key may be revoked
                     self._accepted[self._fingerprint(value)] = kid, keys[kid]
@@ -249,10 +249,6 @@ class Authenticator:
         if value is None:
             raise MissingApiKey
         raise InvalidApiKey
-
-    async def _kid_among(self, keys: Mapping[str, bytes], value: bytes) -> str | None:
-        """Return the key id whose digest matches this key, or None."""
-        return await trio.to_thread.run_sync(_find, keys, value, limiter=self._hashing, abandon_on_cancel=True)
 
     def _fingerprint(self, value: bytes) -> bytes:
         """Return a fast keyed hash, under which the cache finds a key without holding its plaintext."""

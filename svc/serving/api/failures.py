@@ -62,12 +62,8 @@ def _labels(name: str, operators: Mapping[str, Any], field: LabelField) -> Itera
         values = operators.get(operator, ())
         absent = [value for value in values if field.names.index(value) < 0]
         if absent and (operator == "all" or len(absent) == len(values)):
-            yield _no_value(name, absent[0], field.describe()["values"])
-
-
-def _no_value(name: str, value: str, labels: list[str]) -> str:
-    hint = did_you_mean(value, reversed(labels))
-    return f"{name} has no value {value[:_SHOWN_CHARACTERS]!r}; {hint}".rstrip("; ")
+            hint = did_you_mean(absent[0], reversed(field.describe()["values"]))
+            yield f"{name} has no value {absent[0][:_SHOWN_CHARACTERS]!r}; {hint}".rstrip("; ")
 
 
 def _range(name: str, operators: Mapping[str, Any], field: NumberField) -> Iterator[str]:

@@ -20,7 +20,7 @@ from svc.artifact.keys import SigningKeys, is_development
 from svc.artifact.layout import Parsed, kid_of
 from svc.artifact.replay import ReplayGuard
 from svc.artifact.store import Blob, Store, locate_error, verify_blob
-from svc.asking.item_tables import ItemTables, give_memory_back, load_metadata
+from svc.asking.item_tables import give_memory_back, load_metadata
 from svc.asking.offer import Offer
 from svc.errors import ArtifactError, RehearsalFailed
 from svc.model.load_model import load_model, rehearse, require_known_users
@@ -111,18 +111,9 @@ class Loader:
                 blob = replace(blob, view=memoryview(SealedMemory.take(blob.view)))
             parsed = verify_blob(blob, self.keys, self.settings)
             self.guard.check(recipe.recipe.name, parsed, blob, store, self.keys)
-            model, fragments, tables = self._open(recipe, parsed)
-            rehearse_answers(recipe, model, fragments, live)
+            loaded = self._open(recipe, parsed, f"sha256:{blob.sha256}")
+            rehearse_answers(recipe, loaded.model, loaded.fragments, live)
             give_memory_back()
-            loaded = Loaded(
-                model=model,
-                fragments=fragments,
-                header=parsed.header,
-                model_version=f"sha256:{blob.sha256}",
-                kid=parsed.kid,
-                filters=tables.filters,
-                few_items=tables.few,
-            )
             if self.pack is not None:
                 loaded = self.pack(loaded, blob)
             self.guard.record_serial(recipe.recipe.name, parsed)
@@ -136,7 +127,7 @@ class Loader:
             raise shown from error
         return replace(loaded, seconds=time.perf_counter() - began)
 
-    def _open(self, recipe: LoadedRecipe, parsed: Parsed) -> tuple[Model, ItemFragments, ItemTables]:
+    def _open(self, recipe: LoadedRecipe, parsed: Parsed, model_version: str) -> Loaded:
         name, header = recipe.recipe.name, parsed.header
         if is_development(parsed.kid, self.keys):
             logs.emit(events.INITIAL_ARTIFACT_HMAC_SKIPPED_DEV, name=name, kid=parsed.kid)
@@ -144,10 +135,17 @@ class Loader:
         if recipe.recipe.serving.users:
             model.serve_users()
         tables = load_metadata(recipe, self.settings, model.item_ids, self.variables)
-        fragments = ItemFragments.build(model.item_ids, tables.metadata)
         if ARM_MARK not in name:  # an arm may have the artifact of any recipe
             _compare_recipes(recipe, header)
-        return model, fragments, tables
+        return Loaded(
+            model=model,
+            fragments=ItemFragments.build(model.item_ids, tables.metadata),
+            header=header,
+            model_version=model_version,
+            kid=parsed.kid,
+            filters=tables.filters,
+            few_items=tables.few,
+        )
 
 
 def _kid(name: str, blob: Blob) -> str:

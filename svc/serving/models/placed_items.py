@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from svc.asking.item_lists import NewItemList, place
+from svc.asking.item_lists import NewItemList
 from svc.asking.item_tables import MetadataTable
 from svc.model.model import Model
 from svc.model.ranking.filter_fields import FilterFields
@@ -35,9 +35,11 @@ def place_with_fragments(
 ) -> PlacedItems:
     """Return the items of the list that the model does not know, with vectors, filter fields and encoded metadata.
 
-    Arguments and errors are those of `place`.
+    `declared` has the bounds for the share of new items in a ranking. Call this function from a thread, because
+    preparing a long list takes long. `yield_gil` is called after each item. Raises FeaturesNotSupported if the model
+    has no item features, or FeatureValueUnusable if it cannot use the value of a feature.
     """
-    items = place(listed, model, declared, yield_gil=yield_gil)
+    items = model.new_items(listed.ids, listed.features, declared.max_share, declared.min_share, yield_gil=yield_gil)
     rows = model.unknown(listed.ids)
     metadata = None
     if listed.metadata is not None:
