@@ -108,7 +108,7 @@ def trained_models() -> Iterator[tuple[str, Served]]:
 def answer(served: Served, body: bytes) -> bytes:
     prepared = plan(parse(RecommendRequest, body), served)
     (ranking,) = served.model.rank([prepared.query])
-    answer = ORIGIN.before(encode_fields(ranking.from_place(prepared.offset), served.fragments, prepared))
+    answer = ORIGIN.before(encode_fields(ranking.from_place(prepared.query.offset), served.fragments, prepared))
     return answer if isinstance(answer, bytes) else b"".join(answer)
 
 

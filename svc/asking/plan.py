@@ -260,7 +260,7 @@ def _popular(request: PopularQuery, offer: Offer) -> Prepared:
     allowed = offer.allowed_items(_filtered(request.filter, offer, "query"))
     limit, offset = request.limit + request.offset, request.offset
     query = Query(limit, allowed=_of_model(allowed, offer.model), popular=True, offset=offset)
-    return Prepared(query, (), (), None, offset)
+    return Prepared(query, ())
 
 
 def _users(request: UsersRequest, offer: Offer) -> Prepared:
@@ -297,7 +297,7 @@ def _users(request: UsersRequest, offer: Offer) -> Prepared:
     )
     include_seen = model.repeats if request.include_seen is None else request.include_seen
     query = Query(request.limit + request.offset, offset=request.offset, audience=audience, include_seen=include_seen)
-    return Prepared(query, unused, offset=request.offset)
+    return Prepared(query, unused)
 
 
 def _rows(model: Model, users: Sequence[str]) -> NDArray[np.int32]:
@@ -404,7 +404,7 @@ def _finish(
     each new item that is left out by its id.
     """
     if not pins:
-        return Prepared(query, unused, tuple(ignored), profile, query.offset)
+        return Prepared(query, unused, tuple(ignored), profile)
     n_items = offer.model.n_items
     columns = offer.names.columns([item for item, _ in pins], with_new=with_new and not query.popular)
     excluded = query.exclude if query.popular else excluded_columns(query, offer.model.history)
@@ -423,7 +423,7 @@ def _finish(
     rules = (query.rules or Rules())._replace(pins=placed)
     active = rules if rules != Rules() or query.new is not None else None
     reported = tuple(dict.fromkeys((*ignored, *(item for item, _ in ignored_pins))))
-    return Prepared(query._replace(rules=active), unused, reported, profile, query.offset, ignored_pins)
+    return Prepared(query._replace(rules=active), unused, reported, profile, ignored_pins)
 
 
 def _why_not_shown(column: np.int32, query: Query, excluded: NDArray[np.int32]) -> PinFault:

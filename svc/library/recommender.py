@@ -47,11 +47,11 @@ from svc.library.controls import (
 from svc.library.items import NO_ITEM_TABLE, item_table, new_items_of
 from svc.library.tables import facts_table, id_series
 from svc.model.ranking.new_items import ids_with
-from svc.model.ranking.query import Prepared, Ranking
+from svc.model.ranking.query import NOTHING_RANKED, Prepared, Ranking
 from svc.names import Order
 from svc.recipe.algorithms import short_name
 from svc.recipe.serving_schema import NEW_ITEMS_SHARE
-from svc.serving.models.fragments import NOTHING_RANKED, facts_beside
+from svc.serving.models.fragments import facts_beside
 from svc.settings import Settings
 
 if TYPE_CHECKING:
@@ -312,7 +312,7 @@ class Recommender:
         asked = question(PageRequest, self._offer, {"user_id": user_id, "rows": rows, **controls})
         page = answered(page_steps(asked, self._offer), self.model)
         frame = page_frame(self._offer, page)
-        facts = {"profile": "none"} if page.about is None else facts_beside(NOTHING_RANKED, page.about)
+        facts = facts_beside(NOTHING_RANKED, page.about)
         frame.attrs.update(facts, why={row.id: row.why for row in page.rows if row.why is not None})
         return frame
 
@@ -348,7 +348,7 @@ class Recommender:
         asked = self._question(RerankRequest, locals())
         answer = answered(rerank_steps(asked, self._offer), self.model)
         frame = rerank_frame(self._offer, answer)
-        frame.attrs.update({"profile": "none"} if answer.about is None else facts_beside(answer.ranking, answer.about))
+        frame.attrs.update(facts_beside(answer.ranking, answer.about))
         return frame
 
     @names_arguments
@@ -442,7 +442,7 @@ class Recommender:
     def _page(self, request: AnyRequest | UsersRequest | PopularQuery) -> tuple[Ranking, Prepared]:
         """Return the ranking of a request from its offset on, and the plan of it."""
         prepared = planned(request, self._offer)
-        return self.model.rank([prepared.query])[0].from_place(prepared.offset), prepared
+        return self.model.rank([prepared.query])[0].from_place(prepared.query.offset), prepared
 
     def _question(self, schema: type[AnyQuestion], arguments: Mapping[str, Any]) -> AnyQuestion:
         """Build the request from the `arguments` that are named like its fields. Other arguments are left out."""

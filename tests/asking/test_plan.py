@@ -46,7 +46,7 @@ def test_include_items_restrict_the_allowed_items() -> None:
     assert query.allowed is not None
     assert query.allowed.contains(np.arange(4)).tolist() == [False, True, False, False]
     assert (query.limit, query.offset, query.exclude.tolist()) == (5, 3, [0])
-    assert (prepared.ignored_items, prepared.offset) == (("x",), 3)
+    assert (prepared.ignored_items, prepared.query.offset) == (("x",), 3)
 
 
 def test_each_hidden_pin_has_a_reason() -> None:

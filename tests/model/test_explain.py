@@ -220,7 +220,7 @@ def test_only_the_page_is_explained_and_only_the_strongest_are_named() -> None:
     """The rest is 1 less the shares of the named reasons."""
     model = family("neighbours")
     prepared, ranking = explanation_of(model, user_id="u11", restriction=Restriction(offset=2, explain=2))
-    page = ranking.from_place(prepared.offset)
+    page = ranking.from_place(prepared.query.offset)
     assert len(page.because) == len(page.items) == 8
     for because in page.because:
         assert len(because.reasons) <= 2

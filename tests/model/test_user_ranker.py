@@ -77,7 +77,7 @@ def ordered_by(order: Order, scores: NDArray[np.float64], item: int) -> NDArray[
 def ranking_of(model: Model, **controls: object) -> Ranking:
     prepared = planned.users(model, **{"item_id": None, "item_features": None, "limit": N_USERS, **controls})  # type: ignore[arg-type]
     (ranking,) = model.rank([prepared.query])
-    return ranking.from_place(prepared.offset)
+    return ranking.from_place(prepared.query.offset)
 
 
 def check(ranking: Ranking, keys: NDArray[np.float64], wanted: NDArray[np.bool_], limit: int) -> None:

@@ -263,18 +263,19 @@ class Prepared(NamedTuple):
 
     `ignored_features` are features of the request that were not used. `ignored_items` are unknown ids, and ids of pins
     that may not be shown. `ignored_pins` are these pins, each with the reason. `profile` names the sources of the
-    user's profile, or is None for queries that are not about a user. The answer begins at the position `offset` of the
-    ranking.
+    user's profile, or is None for queries that are not about a user.
     """
 
     query: Query
     ignored_features: tuple[str, ...]
     ignored_items: tuple[str, ...] = ()
     profile: Profile | None = None
-    offset: int = 0
     ignored_pins: tuple[tuple[str, PinFault], ...] = ()
 
 
+NOTHING_RANKED = Ranking(NO_ITEMS, np.empty(0))
+NOTHING_MORE = Prepared(Query(limit=0), ())
+"""The `Prepared` of an answer that has no fields besides its items."""
 PinFault = Literal["unknown", "excluded", "seen", "filtered"]
 Profile = Literal["user", "user+history", "history", "features", "features+history", "popular"]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -32,7 +33,7 @@ from svc.asking.rerank import RerankRequest, rerank_steps
 from svc.errors import ApiError, InternalError
 from svc.lru_cache import LruCache
 from svc.metrics import BATCH_ERRORS, BATCH_SIZE, UNKNOWN_RECIPE
-from svc.model.ranking.query import Prepared, Query, Ranking
+from svc.model.ranking.query import NOTHING_MORE, NOTHING_RANKED, Prepared, Query, Ranking
 from svc.serving.admission import SMALL_BYTES, Admission, Pace, WaitBudget
 from svc.serving.api.bodies.reading import Body
 from svc.serving.api.counts import AnswerFacts, cost_of_request, costs_of_rows, count_request
@@ -42,8 +43,7 @@ from svc.serving.api.failures import log_failure, nothing_left
 from svc.serving.api.key_policies import elements_in
 from svc.serving.api.request import Request, ServerState
 from svc.serving.models.fragments import (
-    NOTHING_MORE,
-    NOTHING_RANKED,
+    AnswerBody,
     AnswerHeader,
     batch_bytes,
     encode_elements,
@@ -54,9 +54,6 @@ from svc.serving.models.fragments import (
     fields_bytes,
     rerank_bytes,
     users_bytes,
-)
-from svc.serving.models.fragments import (
-    Body as AnswerBody,
 )
 from svc.serving.models.registry import Served
 from svc.serving.models.threads import lower_priority
@@ -163,7 +160,7 @@ class Verbs:
         cost = cost_of_request(question)
         if question.filter is not None:  # charges before the filter is compiled, because that takes most of the time
             await request.charge(cost, 1)
-        answer = await self._find_ranking(question, cost, text, served, budget, is_short=is_short)
+        answer = await self._find_ranking(question, self._thread(cost, text), served, budget, is_short=is_short)
         body = AnswerHeader(request.request_id, served.name, served.model_version).before(answer.encoded)
         return body if isinstance(body, bytes) else b"".join(body)
 
@@ -221,8 +218,8 @@ class Verbs:
         budget = WaitBudget(Admission(SHADOW_PATIENCE_S), None, trio.current_time())
         question, cost = await self._heavy.run(partial(_parse, route, body))
         assert not isinstance(question, PageRequest | RerankRequest), "their verbs are not in SHADOWED"
-        prepared = await self._prepare(question, cost, body, own, budget)
-        ranking = (await self._rank(prepared.query, own, budget)).from_place(prepared.offset)
+        prepared = await self._prepare(question, self._thread(cost, body), own, budget)
+        ranking = (await self._rank(prepared.query, own, budget)).from_place(prepared.query.offset)
         (ids,) = _ids([ranking.items], own)
         return ids
 
@@ -239,42 +236,40 @@ class Verbs:
             await request.charge(cost, 1)
         own, asker = choose(question, served, self._state.registry)
         is_short = is_short and (own is served or _is_short(body, own))
+        thread = self._thread(cost, body)
         with asker.count_errors(self._state.metrics, served.name):
             if isinstance(question, PageRequest | RerankRequest):
-                parts = await self._find_in_steps(question, cost, body, own, budget, is_short=is_short)
+                parts = await self._find_in_steps(question, thread, own, budget, is_short=is_short)
             else:
-                parts = await self._find_ranking(question, cost, body, own, budget, is_short=is_short)
+                parts = await self._find_ranking(question, thread, own, budget, is_short=is_short)
         ids: Sequence[Sequence[str]] = ()
         if served.policy.served_log is not None or (served.policy.experiment and served.policy.experiment.shadow):
             get_ids = partial(_ids, parts.pages, own)
             n_items = sum(map(len, parts.pages))
-            ids = get_ids() if n_items <= INLINE_ITEMS else await self._thread(cost, body).run(get_ids)
+            ids = get_ids() if n_items <= INLINE_ITEMS else await thread.run(get_ids)
         encoded = asker.fields(served.policy.experiment) + parts.encoded
         return EncodedAnswer(encoded, parts.facts, ids, own.model_version, asker)
 
     async def _find_ranking(
         self,
         question: AnyQuestion | PopularQuery,
-        cost: Cost,
-        body: Body,
+        thread: WorkThread,
         served: Served,
         budget: WaitBudget,
         *,
         is_short: bool,
     ) -> EncodedAnswer:
-        """Return the answer to a request for one ranking. Raises an ApiError."""
-        with self._state.precedence if self._thread(cost, body) is self._light else nullcontext():
+        """Return the answer to a request for one ranking. Long work runs in `thread`. Raises an ApiError."""
+        with self._state.precedence if thread is self._light else nullcontext():
             if is_short and not plans_long(question, served):
                 prepared = plan(question, served)
             else:
-                prepared = await self._prepare(question, cost, body, served, budget)
+                prepared = await self._prepare(question, thread, served, budget)
             ranking = await self._rank(prepared.query, served, budget)
         if not len(ranking.items) and not isinstance(question, UsersRequest):
             # In a thread, because finding the reason for the empty ranking may sort 60,000 labels (0.25 s).
-            raise await self._thread(cost, body).run(
-                partial(nothing_left, question.filter, served.filters, prepared.query)
-            )
-        page = ranking.from_place(prepared.offset)
+            raise await thread.run(partial(nothing_left, question.filter, served.filters, prepared.query))
+        page = ranking.from_place(prepared.query.offset)
         pages = [page.items]
         if isinstance(question, UsersRequest):
             pages = []
@@ -289,7 +284,7 @@ class Verbs:
             encoded = encode()
         else:
             with self._state.admission.hold(size):
-                encoded = await self._thread(cost, body).run(encode)
+                encoded = await thread.run(encode)
         return EncodedAnswer(encoded, AnswerFacts.of(ranking, prepared), pages)
 
     async def _rank(self, query: Query, served: Served, budget: WaitBudget) -> Ranking:
@@ -304,16 +299,14 @@ class Verbs:
     async def _find_in_steps(
         self,
         question: PageRequest | RerankRequest,
-        cost: Cost,
-        body: Body,
+        thread: WorkThread,
         served: Served,
         budget: WaitBudget,
         *,
         is_short: bool,
     ) -> EncodedAnswer:
         """Return the answer to a request that is planned anew after each ranking. Raises an ApiError."""
-        thread = self._thread(cost, body)
-        is_here = is_short and not cost.is_expensive and not plans_long(question, served)
+        is_here = is_short and thread is self._light and not plans_long(question, served)
         steps: Steps = (
             page_steps(question, served) if isinstance(question, PageRequest) else rerank_steps(question, served)
         )
@@ -358,16 +351,15 @@ class Verbs:
         return await thread.run(partial(_parse, route, body), budget.exclude)
 
     async def _prepare(
-        self, question: AnyQuestion | PopularQuery, cost: Cost, body: Body, served: Served, budget: WaitBudget
+        self, question: AnyQuestion | PopularQuery, thread: WorkThread, served: Served, budget: WaitBudget
     ) -> Prepared:
-        """Return the query of a request, prepared in a thread.
+        """Return the query of a request, prepared in `thread`.
 
         Raises the errors of `plan`, and Overloaded if the expected wait is too long.
         """
-        thread = self._thread(cost, body)
         budget.require(served.lane, threads_s=thread.wait_s)
-        steps = await thread.run_steps(_preparation(question, served), budget.exclude)
-        return next(step for step in steps if step is not None)
+        (prepared,) = await thread.run_steps(_preparation(question, served), budget.exclude)
+        return prepared
 
     async def _batch(
         self, request: Request, route: Route, served: Served, header: AnswerHeader, budget: WaitBudget
@@ -378,55 +370,48 @@ class Verbs:
         if request.permit is not None:  # a first charge by the number of elements, before the slow validation
             await request.charge(elements_in(body))
         budget.require(served.lane, is_batch=True, threads_s=self._heavy.wait_s)
-        parsed = await self._heavy.run_steps(_parse_batch(route, body), budget.exclude)
-        batch, cost = next(step for step in parsed if step is not None)
+        ((batch, cost),) = await self._heavy.run_steps(_parse_batch(route, body), budget.exclude)
         await request.charge(cost, len(elements(batch)))
         metrics, verb = self._state.metrics, route.verb
         metrics.of(BATCH_SIZE, recipe=header.recipe, verb=verb).observe(len(elements(batch)))
-        chosen = [choose(element, served, self._state.registry) for element in elements(batch)]
-        owns = [own for own, _ in chosen]
-        steps = await self._heavy.run_steps(_batch_preparation(elements(batch), owns), budget.exclude)
-        prepared = [step for step in steps if step is not None]
+        asked = [Element(each, *choose(each, served, self._state.registry)) for each in elements(batch)]
+        await self._heavy.run_steps(_prepare_all(asked), budget.exclude)
         with self._step("rank"):
-            rankings = await self._rank_batch(request, prepared, owns, budget)
+            await self._rank_all(request, asked, budget)
 
-        results = await self._heavy.run_steps(_batch_results(elements(batch), prepared, rankings, owns))
-        fragments = [own.fragments for own in owns]
+        results: list[Result] = await self._heavy.run_steps(_results(asked))
+        fragments = [element.own.fragments for element in asked]
         measure = partial(batch_bytes, results, fragments, with_metadata=batch.include_metadata)
         with self._state.admission.hold(await self._heavy.run(measure)):
-            named = [_named(own, asker, served) for own, asker in chosen]
+            named = [_named(element, served) for element in asked]
             parts = await self._heavy.run_steps(
                 encode_elements(results, fragments, named, with_metadata=batch.include_metadata)
             )
             answer = header.before_all(parts)
-        for result, (_, asker) in zip(results, chosen, strict=True):
-            asker.add_to(metrics, header.recipe, result.metric_status if isinstance(result, ApiError) else "ok")
+        for result, element in zip(results, asked, strict=True):
+            status = result.metric_status if isinstance(result, ApiError) else "ok"
+            element.asker.add_to(metrics, header.recipe, status)
             if isinstance(result, ApiError):
                 metrics.of(BATCH_ERRORS, code=result.code).inc()
             else:
                 AnswerFacts.of(*result).add_to(metrics, header.recipe, verb)
         if served.policy.served_log is not None:
             log = partial(log_pages, self._state.served_logs, served, request_id=header.request_id, verb=verb)
-            await self._heavy.run(partial(_log_batch, log, chosen, results))
+            await self._heavy.run(partial(_log_batch, log, asked, results))
         return answer
 
-    async def _rank_batch(
-        self, request: Request, prepared: Sequence[Prepared | ApiError], owns: Sequence[Served], budget: WaitBudget
-    ) -> dict[int, Ranking]:
-        """Return the ranking of each element by its index. The elements of each arm wait in the queue of its model."""
-        rankings = dict[int, Ranking]()
-        for own in dict.fromkeys(owns):
-            queries = {
-                index: element.query
-                for index, element in enumerate(prepared)
-                if isinstance(element, Prepared) and owns[index] is own
-            }
-            costs = costs_of(queries.values())
+    @staticmethod
+    async def _rank_all(request: Request, asked: Sequence[Element], budget: WaitBudget) -> None:
+        """Rank each element that has a query. The elements of each arm wait in the queue of its model."""
+        for own in dict.fromkeys(element.own for element in asked):
+            ranked = [element for element in asked if element.own is own and isinstance(element.prepared, Prepared)]
+            queries = [cast(Prepared, element.prepared).query for element in ranked]
+            costs = costs_of(queries)
             budget.require(own.lane, costs, is_batch=True)
             if queries:  # `unless_gone` saves the scoring of a long batch if the client disconnects
-                rank = partial(own.lane.rank, [*queries.values()], costs, patience=budget)
-                rankings.update(zip(queries, await request.unless_gone(rank), strict=True))
-        return rankings
+                rank = partial(own.lane.rank, queries, costs, patience=budget)
+                for element, ranking in zip(ranked, await request.unless_gone(rank), strict=True):
+                    element.ranking = ranking
 
 
 async def _body(request: Request, budget: WaitBudget) -> Body:
@@ -482,55 +467,60 @@ def _ids(pages: Sequence[Any], served: Served) -> list[tuple[str, ...]]:
     return [tuple(page if isinstance(page, list) else map(served.names.at, page.tolist())) for page in pages]
 
 
-def _log_batch(log: Callable[..., None], chosen: Sequence[tuple[Served, Asker]], results: Sequence[Result]) -> None:
-    for (own, asker), result in zip(chosen, results, strict=True):
+@dataclass(slots=True, eq=False)
+class Element:
+    """An element of a batch, with the model and the arm that answer it."""
+
+    request: AnyRequest | Rejected
+    own: Served
+    asker: Asker
+    prepared: Prepared | ApiError = NOTHING_MORE
+    ranking: Ranking = NOTHING_RANKED
+
+
+def _log_batch(log: Callable[..., None], asked: Sequence[Element], results: Sequence[Result]) -> None:
+    for element, result in zip(asked, results, strict=True):
         if not isinstance(result, ApiError):
-            log(asker, _ids([result[0].items], own), model_version=own.model_version)
+            log(element.asker, _ids([result[0].items], element.own), model_version=element.own.model_version)
 
 
-def _named(own: Served, asker: Asker, served: Served) -> bytes:
+def _named(element: Element, served: Served) -> bytes:
     """Return the JSON fields of an element of a batch that name its arm and its model."""
-    fields = asker.fields(served.policy.experiment)
-    return fields and b'%b"model_version":"%b",' % (fields, own.model_version.encode())
+    fields = element.asker.fields(served.policy.experiment)
+    return fields and b'%b"model_version":"%b",' % (fields, element.own.model_version.encode())
 
 
-def _batch_preparation(
-    requests: Sequence[AnyRequest | Rejected], owns: Sequence[Served]
-) -> Iterator[Prepared | ApiError | None]:
-    """Yield the query or the error of each element. Yields None after each compiled condition of a filter."""
-    for element, served in zip(requests, owns, strict=True):
-        if isinstance(element, Rejected):
-            yield element.error
-            continue
+def _prepare_all(asked: Sequence[Element]) -> Iterator[None]:
+    """Find the query or the error of each element. Yields after each compiled condition, and after each element."""
+    for element in asked:
         try:
-            yield from _preparation(element, served)
+            if isinstance(element.request, Rejected):
+                element.prepared = element.request.error
+            else:
+                yield from compile_filters(element.request, element.own)
+                element.prepared = plan(element.request, element.own)
         except ApiError as error:
-            yield error
+            element.prepared = error
         except Exception as error:
             log_failure(error)
-            yield InternalError("the server failed to answer this element; its log has the request id")
+            element.prepared = InternalError("the server failed to answer this element; its log has the request id")
+        yield
 
 
-def _batch_results(
-    requests: Sequence[AnyRequest | Rejected],
-    prepared: Sequence[Prepared | ApiError],
-    rankings: Mapping[int, Ranking],
-    owns: Sequence[Served],
-) -> Iterator[Result]:
-    """Yield the result of each element, a ranking with its query or an error, in the order of the requests.
+def _results(asked: Sequence[Element]) -> Iterator[Result]:
+    """Yield the result of each element, in their order: a ranking with its query, or an error.
 
-    `rankings` has a ranking for each index of `prepared` with a query. An empty ranking becomes an error. Finding
-    the reason for this error may take a pass over all items.
+    An empty ranking becomes an error. Finding the reason for this error may take a pass over all items.
     """
-    for index, (request, element) in enumerate(zip(requests, prepared, strict=True)):
-        if isinstance(element, ApiError):
-            yield element
-            continue
-        ranking, filters = rankings[index], owns[index].filters
-        if len(ranking.items):
-            yield ranking.from_place(element.offset), element
+    for element in asked:
+        request, prepared = element.request, element.prepared
+        if isinstance(prepared, ApiError):
+            yield prepared
+        elif len(element.ranking.items):
+            yield element.ranking.from_place(prepared.query.offset), prepared
         else:
-            yield nothing_left(None if isinstance(request, Rejected) else request.filter, filters, element.query)
+            tree = None if isinstance(request, Rejected) else request.filter
+            yield nothing_left(tree, element.own.filters, prepared.query)
 
 
 T = TypeVar("T")
@@ -561,8 +551,8 @@ class WorkThread:
         """
         return await trio.to_thread.run_sync(self._measure, work, note, limiter=self._limiter, abandon_on_cancel=True)
 
-    async def run_steps(self, steps: Iterator[T], note: Callable[[float], None] = lambda _: None) -> list[T]:
-        """Return all results of the iterator `steps`, advanced in the thread. `note` gets the seconds that they took.
+    async def run_steps(self, steps: Iterator[T | None], note: Callable[[float], None] = lambda _: None) -> list[T]:
+        """Return the results of `steps` other than None, advanced in the thread. `note` gets the seconds they took.
 
         After each SLICE_S of processor time, other work that waits for the thread goes first.
         """
@@ -582,15 +572,16 @@ class WorkThread:
             note(taken_s)
 
 
-def _take_some(steps: Iterator[T], results: list[T], give_way: Callable[[float], None]) -> bool:
-    """Append the next results of `steps` to `results` for SLICE_S of processor time, at least one if there is one.
+def _take_some(steps: Iterator[T | None], results: list[T], give_way: Callable[[float], None]) -> bool:
+    """Advance `steps` for SLICE_S of processor time, at least once. Returns True if it may have further results.
 
-    Returns True if `steps` may have further results.
+    Results other than None are appended to `results`.
     """
     ends_at = time.thread_time() + SLICE_S
     began_at = time.perf_counter()
     for step in steps:
-        results.append(step)
+        if step is not None:
+            results.append(step)
         give_way(time.perf_counter() - began_at)
         began_at = time.perf_counter()
         if time.thread_time() >= ends_at:

@@ -22,12 +22,12 @@ from svc.asking.rerank import RerankAnswer
 from svc.errors import ApiError
 from svc.model.explain import POPULAR, Because, Disliked, PopularityReason, Reasons
 from svc.model.ids import IdTable
-from svc.model.ranking.query import NO_ITEMS, Prepared, Query, Ranking
+from svc.model.ranking.query import NOTHING_MORE, NOTHING_RANKED, Prepared, Ranking
 
 if TYPE_CHECKING:
     from svc.asking.item_tables import MetadataTable
 
-Body = bytes | tuple[bytes, ...]
+AnswerBody = bytes | tuple[bytes, ...]
 """The body of an answer, in parts if it is long."""
 _PIECES = 2
 _DISLIKED = b',"disliked":true'
@@ -38,11 +38,6 @@ HEAD_BYTES = 512
 """Bound of the bytes of `AnswerHeader` and the braces around the items."""
 JOINED_BYTES = 1 << 16
 """Longest body that is joined. Joining 100 MB takes 30 ms and as much memory again."""
-
-
-NOTHING_RANKED = Ranking(NO_ITEMS, np.empty(0))
-NOTHING_MORE = Prepared(Query(limit=0), ())
-"""The `Prepared` of an answer that has no fields besides its items."""
 
 
 class ItemFragments:
@@ -196,16 +191,12 @@ class ItemFragments:
 
 
 def _pieces(item_ids: IdTable, metadata: MetadataTable | None) -> Iterator[bytes]:
-    if metadata is None or not metadata.fields:
-        for item_id in item_ids.all():
-            yield b',{"item_id":%b%b' % (to_json(item_id), _SCORE)
-            yield b"}"
-        return
-    missing = (None,) * len(metadata.fields)
-    for item_id, row in zip(item_ids.all(), metadata.rows, strict=True):
+    fields = () if metadata is None else metadata.fields
+    rows = [None] * len(item_ids) if metadata is None else metadata.rows
+    for item_id, row in zip(item_ids.all(), rows, strict=True):
         yield b',{"item_id":%b%b' % (to_json(item_id), _SCORE)
-        values = dict(zip(metadata.fields, missing if row is None else row, strict=True))
-        yield b"," + to_json(values, inf_nan_mode="null", fallback=_plain)[1:]
+        values = dict.fromkeys(fields) if row is None else dict(zip(fields, row, strict=True))
+        yield b"," + to_json(values, inf_nan_mode="null", fallback=_plain)[1:] if values else b"}"
 
 
 def _plain(value: Any) -> Any:
@@ -229,7 +220,7 @@ class AnswerHeader(NamedTuple):
             self.model_version.encode(),
         )
 
-    def before(self, fields: bytes) -> Body:
+    def before(self, fields: bytes) -> AnswerBody:
         """Return the body of the answer, with `fields` after these fields. Only a body of up to JOINED_BYTES is joined.
 
         `fields` is a result of `encode_fields` or `encode_users`.
@@ -240,7 +231,7 @@ class AnswerHeader(NamedTuple):
             return self.encode_opening(), fields, b"}\n"
         return b"%b%b}\n" % (self.encode_opening(), fields)
 
-    def before_all(self, elements: Sequence[bytes]) -> Body:
+    def before_all(self, elements: Sequence[bytes]) -> AnswerBody:
         """Return the body of the answer to a batch, with the results of `encode_elements` after these fields."""
         parts = (self.encode_opening(), b'"results":[', *elements, b"]}\n")
         return parts if sum(map(len, elements)) > JOINED_BYTES else b"".join(parts)
@@ -282,22 +273,24 @@ def fields_bytes(
     ranking: Ranking, fragments: ItemFragments, about: Prepared = NOTHING_MORE, *, with_metadata: bool = True
 ) -> int:
     """Return a number of bytes that the answer with items does not exceed, without encoding it."""
-    beside = facts_beside(ranking, about)
-    size = HEAD_BYTES + (len(to_json(beside)) if beside else 0)
-    return size + fragments.n_bytes(ranking, with_metadata=with_metadata)
+    return _head_bytes(ranking, about) + fragments.n_bytes(ranking, with_metadata=with_metadata)
 
 
 def rerank_bytes(answer: RerankAnswer, fragments: ItemFragments) -> int:
     """Return a number of bytes that the answer with a list does not exceed, without encoding it."""
-    facts = 0 if answer.about is None else len(to_json(facts_beside(answer.ranking, answer.about)))
     ids = sum(len(to_json(item)) + NOTE_BYTES for item in answer.ids)
-    return HEAD_BYTES + facts + ids + fragments.n_bytes(answer.ranking, with_metadata=False)
+    return _head_bytes(answer.ranking, answer.about) + ids + fragments.n_bytes(answer.ranking, with_metadata=False)
 
 
 def users_bytes(ranking: Ranking, user_ids: IdTable, about: Prepared) -> int:
     """Return a number of bytes that the answer with users does not exceed, without encoding it."""
     ids = sum(len(to_json(user_ids.at(row))) for row in ranking.items.tolist())
-    return HEAD_BYTES + NOTE_BYTES * len(ranking.items) + ids + len(to_json(facts_beside(ranking, about)))
+    return _head_bytes(ranking, about) + NOTE_BYTES * len(ranking.items) + ids
+
+
+def _head_bytes(ranking: Ranking, about: Prepared | None) -> int:
+    beside = facts_beside(ranking, about)
+    return HEAD_BYTES + (len(to_json(beside)) if beside else 0)
 
 
 def encode_fields(
@@ -316,7 +309,7 @@ def encode_page(page: PageAnswer, fragments: ItemFragments) -> bytes:
         named = {"seed_item": row.seed_item, "label": row.label, "why": row.why}
         beside = to_json({"id": row.id, **{name: text for name, text in named.items() if text is not None}})
         rows.append(b'%b,"items":%b}' % (beside[:-1], fragments.items(row.ranking, with_metadata=True)))
-    facts = {"profile": "none"} if page.about is None else facts_beside(NOTHING_RANKED, page.about)
+    facts = facts_beside(NOTHING_RANKED, page.about)
     return b'"rows":[%b],%b' % (b",".join(rows), to_json(facts)[1:-1])
 
 
@@ -331,7 +324,7 @@ def encode_rerank(answer: RerankAnswer, fragments: ItemFragments) -> bytes:
         flags |= {"unavailable": True} if unavailable else {}
         reasons = fragments.because(because[ranked], with_metadata=False) if because and ranked >= 0 else b""
         items.append(b"%b%b}" % (to_json({**item, "from": origin, **flags})[:-1], reasons))
-    facts = {"profile": "none"} if answer.about is None else facts_beside(answer.ranking, answer.about)
+    facts = facts_beside(answer.ranking, answer.about)
     return b'"items":[%b],%b' % (b",".join(items), to_json(facts)[1:-1])
 
 
@@ -342,8 +335,13 @@ def encode_users(ranking: Ranking, user_ids: IdTable, about: Prepared) -> bytes:
     return to_json({"users": users, **facts_beside(ranking, about)})[1:-1]
 
 
-def facts_beside(ranking: Ranking, about: Prepared) -> dict[str, Any]:
-    """Return the fields of an answer besides items or users, by name. Leaves out empty fields."""
+def facts_beside(ranking: Ranking, about: Prepared | None) -> dict[str, Any]:
+    """Return the fields of an answer besides items or users, by name. Leaves out empty fields.
+
+    `about` is None if nothing is known of the user.
+    """
+    if about is None:
+        return {"profile": "none"}
     facts: dict[str, Any] = {}
     if about.ignored_features:
         facts["ignored_features"] = list(about.ignored_features)

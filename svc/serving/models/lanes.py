@@ -16,6 +16,7 @@ from itertools import groupby
 import trio
 
 from svc.asking.costs import Cost, costs_of
+from svc.model.model import Model
 from svc.model.ranking.query import Query, Ranking
 from svc.serving.admission import WaitBudget
 from svc.serving.models.plain_costs import LARGEST_CALL, PlainCosts
@@ -24,7 +25,6 @@ from svc.serving.models.queue import (
     Outcome,
     PendingQuery,
     Queue,
-    Ranker,
     Unfinished,
     fail,
     rank_groups,
@@ -76,7 +76,7 @@ class Lane:
     waits until 256 users of another client are scored. API keys take turns.
     """
 
-    def __init__(self, model: Ranker, threads: ScoringThreads) -> None:
+    def __init__(self, model: Model, threads: ScoringThreads) -> None:
         self._model = model
         self._threads = threads
         self._costs = PlainCosts()

@@ -10,12 +10,13 @@ import math
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import trio
 
 from svc.asking.costs import Cost, costs_of
 from svc.errors import RecipeUnavailable
+from svc.model.model import Model
 from svc.model.ranking.query import Query, Ranking
 from svc.model.ranking.rerank import Steps
 from svc.serving.admission import Pace, WaitBudget
@@ -27,18 +28,6 @@ ANSWERED_A_TURN, ANSWERED_WHILE_OTHERS_WAIT = 16, 2
 They encode and send their answers in the next turn, and a health probe waits for all of them. The second number applies
 while more requests wait in the queue."""
 Outcome = Ranking | Exception
-
-
-class Ranker(Protocol):
-    """The part of a model that queues use.
-
-    `rank` is thread-safe, has no side effects, and returns the rankings in the order of the queries. `rank_steps`
-    returns one ranking, in steps between which other queries may be ranked.
-    """
-
-    def rank(self, queries: Sequence[Query]) -> list[Ranking]: ...
-
-    def rank_steps(self, query: Query) -> Steps[Ranking]: ...
 
 
 class Caller:
@@ -149,7 +138,7 @@ Score = Callable[[list[PendingQuery]], Awaitable[Sequence[Outcome | Unfinished]]
 
 
 def rank_groups(
-    model: Ranker, groups: Sequence[Sequence[Query]], most_s: float = math.inf
+    model: Model, groups: Sequence[Sequence[Query]], most_s: float = math.inf
 ) -> list[tuple[list[Outcome], float]]:
     """Score groups of queries one after the other. Returns the outcomes and the processor seconds of each group.
 
@@ -198,7 +187,7 @@ def fail(callers: Iterable[Caller]) -> None:
         caller.fail(RecipeUnavailable("the server is stopping"))
 
 
-def _outcomes(model: Ranker, queries: Sequence[Query]) -> list[Outcome]:
+def _outcomes(model: Model, queries: Sequence[Query]) -> list[Outcome]:
     """Score all queries together. If that fails, score each query separately, so that only faulty queries fail."""
     try:
         return list(require_all(model.rank(queries), len(queries)))

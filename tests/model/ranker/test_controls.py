@@ -154,7 +154,7 @@ def test_pages_by_offset_are_slices_of_the_whole_ranking(name: str) -> None:
     for offset in range(0, N_ITEMS, 17):
         restriction = Restriction(offset=offset)
         one = planned.recommend(model, user_id="u3", user_features=None, limit=10, restriction=restriction)
-        page = model.rank([one.query])[0].from_place(one.offset)
+        page = model.rank([one.query])[0].from_place(one.query.offset)
         assert page.items.tolist() == whole.items[offset : offset + 10].tolist()
 
 

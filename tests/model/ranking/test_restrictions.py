@@ -82,7 +82,7 @@ def test_the_answer_is_that_of_brute_force_alone_and_in_a_batch(
     prepared = [planned.recommend(model, **asked, restriction=restriction) for asked, restriction in some]
     batch = model.rank([one.query for one in prepared])
     for one, ranking, (asked, restriction) in zip(prepared, batch, some, strict=True):
-        page = ranking.from_place(one.offset)
+        page = ranking.from_place(one.query.offset)
         assert [model.item_ids.at(column) for column in page.items] == brute_force(model, one, asked, restriction)
         alone = model.rank([one.query])[0]
         assert alone.items.tolist() == ranking.items.tolist()
