@@ -7,7 +7,7 @@ other, and whoever answers the page ranks the query of each row before the next 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -21,12 +21,9 @@ from svc.asking.plan import plan
 from svc.asking.requests import (
     MAX_SEEDS,
     WITH_PROFILE,
-    Boosts,
-    Diversity,
     Excluded,
-    Explain,
     FilterAsked,
-    Limits,
+    PageRules,
     PopularQuery,
     Question,
     RecommendRequest,
@@ -39,14 +36,13 @@ from svc.asking.requests import (
 from svc.errors import UnknownSeedItems, UnknownUser, ValidationFailed
 from svc.model.ranking.filter_fields import LabelField
 from svc.model.ranking.item_sets import ItemSet, best, intersect
-from svc.model.ranking.query import NO_ITEMS, Prepared, Query, Ranking
+from svc.model.ranking.query import NOTHING_MORE, NOTHING_RANKED, Prepared, Ranking
 from svc.model.recommenders.base import excluded_columns
 
 MAX_ROWS, MAX_ROW_ITEMS, MAX_ROW_ID = 16, 100, 64
 FAVOURED = 200
 """Number of a user's best items that decide which labels the user favours."""
 KINDS = ("recommend", "related", "label", "popular")
-_NOTHING = Ranking(NO_ITEMS, np.empty(0))
 NOTHING_LEFT = "no item is left for this row"
 
 
@@ -57,13 +53,8 @@ class PlainRow(Question):
     filter: FilterAsked = None
 
 
-class RecommendRow(PlainRow):
+class RecommendRow(PageRules, PlainRow):
     """Items for the user, as `:recommend` gives them."""
-
-    explain: Explain = None
-    diversity: Diversity = None
-    limits: Limits = None
-    boosts: Boosts = None
 
 
 PLAIN_ROW = RecommendRow()
@@ -215,7 +206,7 @@ class _Page:
             yield from self._add(row.id, offer, self._request.single(row.recommend, self._shown))
 
     def _leave_empty(self, name: str, why: str, **more: str) -> None:
-        self.rows.append(RowAnswer(name, _NOTHING, NOTHING_ASKED, **more, why=why))
+        self.rows.append(RowAnswer(name, NOTHING_RANKED, NOTHING_MORE, **more, why=why))
 
     def _add(self, name: str, offer: Offer, request: Any, **more: str) -> Steps:
         try:
@@ -292,9 +283,6 @@ class _Page:
         yield from map(offer.names.at, reversed(stored) if model.history.is_ordered else sorted(stored))
 
 
-NOTHING_ASKED = Prepared(Query(limit=0), ())
-
-
 def favoured_labels(field: LabelField, ranking: Ranking, count: int) -> list[int]:
     """Return the `count` labels that a user favours most, from a ranking of all items.
 
@@ -319,9 +307,8 @@ def favoured_labels(field: LabelField, ranking: Ranking, count: int) -> list[int
 
 
 def replace_available(offer: Offer, items: ItemSet | None) -> Offer:
-    """Return a plain offer that permits only `items` of the offer. None: all."""
-    parts = {part.name: getattr(offer, part.name) for part in fields(Offer) if part.init}
-    return Offer(**parts | {"available": intersect(offer.available, items)})
+    """Return an offer that permits only `items` of the offer. None: all."""
+    return replace(offer, available=intersect(offer.available, items))
 
 
 def _restricted(offer: Offer, tree: object, path: tuple[str | int, ...]) -> Offer:
@@ -338,7 +325,7 @@ def _kind(row: RowAsked, index: int) -> str:
 
 
 def _controls(row: RecommendRow) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in ("limit", "explain", "diversity", "limits", "boosts")}
+    return {name: getattr(row, name) for name in ("limit", *PageRules.model_fields)}
 
 
 def _within(error: ValidationFailed, index: int, *kind: str) -> ValidationFailed:

@@ -73,7 +73,6 @@ FilterAsked = Annotated[
     Kind.FILTER,
     Field(description="Conditions on the recipe's filter fields. Only items that satisfy them are ranked."),
 ]
-UserId = Annotated[Id | None, Kind.ID, Field(description="A user of the training data.")]
 Unit = Annotated[
     Id | None,
     Field(
@@ -81,40 +80,37 @@ Unit = Annotated[
         "recipe's experiment, and changes nothing else."
     ),
 ]
-UserFeatures = Annotated[
-    Features | None, Field(description="Features of a user that training never saw. Not used for a known user.")
-]
-ChosenItems = Annotated[
-    list[HistoryItem] | None, *listed(Kind.ITEMS, MAX_HISTORY, "Items of the training data that the user chose.")
-]
-HistoryMode = Annotated[
-    Literal["append", "replace"],
-    Field(description="Append `history` to the known history of the user, or replace the known history."),
-]
 Explain = Annotated[int | None, *within(1, MAX_REASONS, "Most reasons for each item.")]
-Diversity = Annotated[
-    float | None, Field(ge=0, le=1, description="From 0, the items of highest score, to 1, the most varied items.")
-]
-Limits = Annotated[
-    list[LimitAsked] | None, *listed(Kind.OBJECTS, MAX_LIMITS, "Most items with the same value of a field.")
-]
-Boosts = Annotated[
-    list[BoostAsked] | None, *listed(Kind.OBJECTS, MAX_BOOSTS, "Factors for items that satisfy a filter.")
-]
 
 
-class ItemsRequest(Question):
-    """The fields that requests for items of one user or of related items share."""
+class Selection(Question):
+    """The fields that choose the items to rank, and the page of the ranking."""
 
     limit: Annotated[int, *within(1, MAX_LIMIT, "Most items to return.")] = 10
     exclude_items: Excluded
     filter: FilterAsked = None
     include_items: Annotated[list[Id] | None, *listed(Kind.IDS, MAX_INCLUDED, "Only these items are ranked.")] = None
     offset: Annotated[Place, Field(description="Items of the ranking before the first that is returned.")] = 0
+
+
+class PageRules(Question):
+    """The fields that explain and reorder a page."""
+
     explain: Explain = None
-    diversity: Diversity = None
-    limits: Limits = None
-    boosts: Boosts = None
+    diversity: Annotated[
+        float | None, Field(ge=0, le=1, description="From 0, the items of highest score, to 1, the most varied items.")
+    ] = None
+    limits: Annotated[
+        list[LimitAsked] | None, *listed(Kind.OBJECTS, MAX_LIMITS, "Most items with the same value of a field.")
+    ] = None
+    boosts: Annotated[
+        list[BoostAsked] | None, *listed(Kind.OBJECTS, MAX_BOOSTS, "Factors for items that satisfy a filter.")
+    ] = None
+
+
+class ItemsRequest(PageRules, Selection):
+    """The fields that requests for items of one user or of related items share."""
+
     pins: Annotated[
         list[PinAsked] | None,
         *listed(
@@ -162,12 +158,26 @@ def needs_schema(*names: str) -> dict[str, Any]:
     }
 
 
-class UserFields(Question):
+class DescribedUser(Question):
+    """The fields that describe a user."""
+
+    user_id: Annotated[Id | None, Kind.ID, Field(description="A user of the training data.")] = None
+    unit: Unit = None
+    user_features: Annotated[
+        Features | None, Field(description="Features of a user that training never saw. Not used for a known user.")
+    ] = None
+    history: Annotated[
+        list[HistoryItem] | None, *listed(Kind.ITEMS, MAX_HISTORY, "Items of the training data that the user chose.")
+    ] = None
+    history_mode: Annotated[
+        Literal["append", "replace"],
+        Field(description="Append `history` to the known history of the user, or replace the known history."),
+    ] = "append"
+
+
+class UserFields(DescribedUser):
     """The fields that describe a user, and that vary the user's pages."""
 
-    user_id: UserId = None
-    unit: Unit = None
-    user_features: UserFeatures = None
     include_seen: Annotated[
         bool | None,
         Field(
@@ -175,8 +185,6 @@ class UserFields(Question):
             "training.repeats."
         ),
     ] = None
-    history: ChosenItems = None
-    history_mode: HistoryMode = "append"
     dislikes: Annotated[
         list[Dislike] | None,
         *listed(

@@ -15,26 +15,21 @@ from svc.asking.plan import plan
 from svc.asking.requests import (
     MAX_INCLUDED,
     WITH_PROFILE,
-    ChosenItems,
+    DescribedUser,
     Explain,
-    HistoryMode,
-    Question,
     RecommendRequest,
-    Unit,
-    UserFeatures,
-    UserId,
     lacks,
     needs_schema,
     refuse_without_effect,
 )
 from svc.errors import UnknownUser
 from svc.model.ranking.new_items import NewItems
-from svc.model.ranking.query import NO_ITEMS, NewCandidates, Prepared, Query, Ranking
+from svc.model.ranking.query import NO_ITEMS, NOTHING_RANKED, NewCandidates, Prepared, Query, Ranking
 from svc.model.ranking.rerank import Rules
 from svc.model.recommenders.base import excluded_columns
 
 
-class RerankRequest(Question):
+class RerankRequest(DescribedUser):
     """Order `items` for a user, by their places in the list and in the model's order. Every item comes back.
 
     The user is described by `user_id`, `history` or `user_features`, of which one is required.
@@ -47,11 +42,6 @@ class RerankRequest(Question):
         }
     )
 
-    user_id: UserId = None
-    unit: Unit = None
-    history: ChosenItems = None
-    history_mode: HistoryMode = "append"
-    user_features: UserFeatures = None
     items: Annotated[
         list[Id],
         *listed(
@@ -101,7 +91,7 @@ def rerank_steps(request: RerankRequest, offer: Offer) -> Generator[Prepared, Ra
     # Nothing is left out, so the recipe's filter, lists and rules do not apply.
     plain = Offer(model=offer.model, new_items=offer.new_items)
     columns, n = plain.names.columns(request.items), len(request.items)
-    ranking, about, seen = Ranking(NO_ITEMS, np.empty(0)), None, np.zeros(n, dtype=np.bool_)
+    ranking, about, seen = NOTHING_RANKED, None, np.zeros(n, dtype=np.bool_)
     try:
         about = plan(single_of(request, include_seen=True), plain)
         seen = np.isin(columns, excluded_columns(plan(single_of(request), plain).query, offer.model.history))
@@ -124,10 +114,7 @@ def single_of(request: RerankRequest, *, include_seen: bool = False) -> Recommen
     """Return the request for the model's order of the list."""
     return RecommendRequest.model_construct(
         WITH_PROFILE,
-        user_id=request.user_id,
-        user_features=request.user_features,
-        history=request.history,
-        history_mode=request.history_mode if request.history else "append",
+        **{name: getattr(request, name) for name in DescribedUser.model_fields},
         include_seen=include_seen,
         include_items=request.items,
         exclude_items=[],

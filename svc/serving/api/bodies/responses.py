@@ -36,6 +36,10 @@ class _OpenAnswer(BaseModel):
     model_config = ConfigDict(extra="allow", json_schema_extra=without_null)
 
 
+class _Named(_Answer):
+    name: str
+
+
 Share = Annotated[
     float,
     Field(description="Share of all addends that raise the score: 0 to 1 in `because`, negative in `in_spite_of`."),
@@ -98,10 +102,9 @@ class IgnoredPin(_Answer):
     why: Literal["unknown", "excluded", "seen", "filtered"]
 
 
-class Assignment(_Answer):
+class Assignment(_Named):
     """The experiment of the recipe, and the arm that answered."""
 
-    name: str
     arm: str
 
 
@@ -313,10 +316,9 @@ ScoreWithOrder = Annotated[
 ]
 
 
-class RecipeSummary(_Answer):
+class RecipeSummary(_Named):
     """One recipe. Without a model it has only `name` and `loaded`."""
 
-    name: str
     loaded: bool
     kind: Kind | None = None
     model_version: str | None = None
@@ -331,37 +333,33 @@ class RecipeList(_Answer):
     recipes: list[RecipeSummary]
 
 
-class LabelColumn(_Answer):
+class LabelColumn(_Named):
     """A feature with one or several of the known texts. `values` has the first texts that training kept."""
 
-    name: str
     kind: Literal["categorical", "multi_label"]
     n_values: Annotated[int, Field(description="Number of values that training kept. Others have no effect.")]
     values: list[str]
 
 
-class NumericalColumn(_Answer):
+class NumericalColumn(_Named):
     """A feature that is a number, with the range and the mean of the training data."""
 
-    name: str
     kind: Literal["numerical"]
     low: float | None = None
     high: float | None = None
     mean: float | None = None
 
 
-class TextColumn(_Answer):
+class TextColumn(_Named):
     """A feature that is a text."""
 
-    name: str
     kind: Literal["text"]
     n_words: Annotated[int, Field(description="Number of words that training kept. Others have no effect.")]
 
 
-class VectorColumn(_Answer):
+class VectorColumn(_Named):
     """A feature that is a list of numbers, or a text with `delimiter` between them."""
 
-    name: str
     kind: Literal["vector"]
     dimensions: int
     delimiter: str
@@ -370,18 +368,16 @@ class VectorColumn(_Answer):
 FeatureColumn = Annotated[LabelColumn | NumericalColumn | TextColumn | VectorColumn, Field(discriminator="kind")]
 
 
-class LabelFilter(_Answer):
+class LabelFilter(_Named):
     """A field of text. `values` are the most frequent values, up to 200."""
 
-    name: str
     kind: Literal["categorical", "multi_label"]
     values: list[str]
 
 
-class NumberFilter(_Answer):
+class NumberFilter(_Named):
     """A field of numbers, with its range, or null if no item has a number."""
 
-    name: str
     kind: Literal["numerical"]
     min: float | None
     max: float | None
