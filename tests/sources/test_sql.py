@@ -18,6 +18,7 @@ from svc.settings import Settings
 from svc.sources.sql import Watchdog
 
 SERVERS = {"postgres": "SVC_TEST_POSTGRES_URL", "mysql": "SVC_TEST_MYSQL_URL"}
+LOCKS = {"postgres": "SELECT pg_advisory_lock(7421)", "mysql": "SELECT GET_LOCK('svc_ratings', 60)"}
 DSN = "SVC_RECIPE_DSN"
 
 
@@ -34,7 +35,10 @@ def dsn(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     import sqlalchemy
 
     url = f"sqlite:///{tmp_path}/a b.db" if request.param == "sqlite" else server_url(request.param)
-    engine = sqlalchemy.create_engine(url)
+    engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool)
+    lock = engine.connect()
+    if request.param in LOCKS:  # all processes of a run have one server, so one after the other has the table
+        lock.exec_driver_sql(LOCKS[request.param])
     with engine.begin() as connection:
         connection.exec_driver_sql("DROP TABLE IF EXISTS svc_ratings")
         connection.exec_driver_sql(
@@ -42,11 +46,10 @@ def dsn(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         )
         rows = "(1, 'a', 0.5, 10), (2, 'b', NULL, 20), (NULL, '', 2.5, NULL)"
         connection.exec_driver_sql(f"INSERT INTO svc_ratings VALUES {rows}")
-    engine.dispose()
     yield url
     with engine.begin() as connection:
         connection.exec_driver_sql("DROP TABLE svc_ratings")
-    engine.dispose()
+    lock.close()
 
 
 def sql(make: Any, dsn: str, query: str, **options: Any) -> Any:
