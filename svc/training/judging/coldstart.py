@@ -200,6 +200,7 @@ def _measure(
     }
     trained = train_trial(task.builder, winner, train, features, own_times)
     counts = popularity_of_unseen(side, train, task.data.sides[side], keep, held)
+    # Ties in random order: in the order of columns, equally popular items would follow the file.
     order = np.lexsort((rng.random(len(counts)), -counts))
     rankers: dict[str, Ranker] = {
         "model": ranker_of_held(side, trained, task.features[side][held]),
@@ -215,6 +216,7 @@ def draws(n: int, seed: int, axis: int) -> Iterator[NDArray[np.int64]]:
     A fold has at most MOST_IDS of them. If `n` is 10 or less, there are n − 1 folds, but at least one. `axis` is 0 for
     users and 1 for items, and makes their divisions independent.
     """
+    # The 5, like the numbers of other draws from this seed, keeps these draws independent of those.
     order = np.random.default_rng([seed, 5, axis]).permutation(n)[: N_DRAWS * MOST_IDS]
     for held in np.array_split(order, min(N_DRAWS, max(n - 1, 1))):
         yield np.sort(held)
@@ -251,6 +253,7 @@ def ranker_of_held(side: SideName, served: Scorer, features: sparse.csr_matrix) 
     served.ready()
     if side == "item":
         vectors = served.least_squares.items_from_features(encode_rows(features)).astype(np.float32)
+        # The held-out items take the place of the catalogue, so that they are ranked among each other.
         served = IALSScorer(served.users, FactorIndex.build(vectors), served.least_squares)
         served.index.ready()
 

@@ -95,8 +95,10 @@ def _as_it_is(task: Task, incumbent: Incumbent, settings: Settings) -> ComparedM
     for rows in (None if task.holdout.repeats else model.history.of_seen(), model.hidden):
         if rows is not None:
             pairs = ranker.pairs(rows)
+            # Items that the live model cannot show are no fair test of it, so they count for neither model.
             truth = truth - truth.multiply(pairs[evaluator.offset :])
             left_out = left_out + pairs
+    # Users who came after the live model's training are left out, because it ranks nothing for them.
     is_known = (ranker.rows[evaluator.offset :] >= 0).astype(np.float32)
     truth = (sparse.diags(is_known) @ truth).tocsr()
     if not truth.count_nonzero():
@@ -109,6 +111,7 @@ def _is_older_than_the_cutoff(task: Task, header: Mapping[str, Any]) -> bool:
     if training.split.scheme != "time_global":
         return False
     cutoff = global_cutoff(task.data.trained, training.split, repeats=training.repeats)
+    # Whole numbers, because a float64 cannot hold nanoseconds since 1970 exactly.
     return cutoff >= int(datetime.fromisoformat(header["trained_at"]).timestamp()) * 1_000_000_000
 
 

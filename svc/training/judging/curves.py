@@ -47,6 +47,7 @@ class _Lists:
         self.rankings.append(items[list(chosen)].tolist())
         if len(chosen) > 1:
             similar = np.array([to_pool(position)[list(chosen)] for position in chosen])
+            # Without the diagonal, in which each item is compared with itself.
             pairs = len(chosen) * (len(chosen) - 1)
             self.distances.append(1.0 - float(similar.sum() - np.trace(similar)) / pairs)
 
@@ -133,6 +134,7 @@ def _at_cutoffs(evaluator: Evaluator, ranker: ServedRanker) -> dict[str, Any]:
     Items are ranked once for each user, for the longest list.
     """
     users = evaluator.evaluated_users
+    # A shorter list is the beginning of a longer one, so one ranking serves all cutoffs.
     rankings, truth = ranker(evaluator.offset + users, max(CUTOFFS)), evaluator.heldout[users]
     cutoffs = {}
     for cutoff in CUTOFFS:

@@ -69,6 +69,7 @@ class Evaluator:
         with_items = self.evaluated_users
         if len(with_items) <= n_users:
             return self
+        # A permutation, not a choice, because its beginning is a smaller sample of the same users.
         rows = np.random.default_rng([seed, 3]).permutation(with_items)[:n_users]
         is_sampled = np.zeros(self.heldout.shape[0], dtype=bool)
         is_sampled[rows] = True

@@ -45,6 +45,7 @@ def read_incumbent(loaded: LoadedRecipe, keys: SigningKeys, settings: Settings) 
     """
     store = open_store(loaded.output_uri, settings)
     try:
+        # First, because `read_verified` raises the same error for a missing file as for a store that does not answer.
         store.marker()
         blob, parsed = read_verified(loaded.output_uri, keys, settings)
         return Incumbent(parsed.header, blob.sha256, parsed.payload)
@@ -142,6 +143,7 @@ def feature_trial_of(header: Mapping[str, Any]) -> TrialRecord | None:
 
 
 def _record(name: str, params: dict[str, Any]) -> TrialRecord:
+    # `final_params` adds the number of epochs to the parameters. No recommender accepts it.
     epochs = params.pop(_EPOCHS, None)
     return TrialRecord(0, name, params, "complete", None, {}, epochs, 0.0)
 

@@ -66,8 +66,11 @@ def resample(scores: Matrix, *, seed: int, n: int) -> Matrix:
     with one_blas_thread():  # in a product this small, threads mostly wait
         for begin in range(0, n, step):
             rows = min(step, n - begin)
+            # Row k counts from k · groups on, so that one bincount tells how often each sample has drawn each group.
             drawn = rng.integers(0, groups, (rows, groups), dtype=np.uint16) + groups * np.arange(rows)[:, np.newaxis]
             times = np.bincount(drawn.ravel(), minlength=rows * groups).reshape(rows, groups)
+            # A matrix product: 10,000 samples of 2,000 users and 40 trials take 0.15 s, and 1.4 s by indexing the
+            # scores.
             totals = times.astype(np.float64) @ weighted
             means[begin : begin + rows] = totals[:, :-1] / totals[:, -1:]
     return means
@@ -96,7 +99,9 @@ def central(resampled: Vector, value: float, influence: Vector, confidence: floa
     if spread <= 0.0:
         return value, value
     acceleration = float((influence**3).sum()) / (6.0 * spread**1.5)
+    # Half of the ties count as below, because means of hits over few users take few values.
     share_below = float(np.mean(resampled < value) + np.mean(resampled == value) / 2.0)
+    # `ndtri` of 0 or 1 is infinite.
     least = 1.0 / len(resampled)
     bias = float(ndtri(np.clip(share_below, least, 1.0 - least)))
     moved = bias + normal_reach(confidence) * np.array([-1.0, 1.0])
@@ -199,6 +204,7 @@ class Choice:
         `largest` if `n_sides` is 2. The result is at least `carried`.
         """
         if self.n_unknown:
+            # The largest of n independent uniform numbers is distributed like the n-th root of one.
             below = np.random.default_rng([seed, 23]).random(len(largest)) ** (1.0 / self.n_unknown)
             largest = np.maximum(largest, ndtri((below + n_sides - 1) / n_sides))
         return max(self.carried, float(np.quantile(largest, share)) / normal_reach(confidence))
@@ -277,12 +283,14 @@ def paired_change(
     divisor = max(float(second.mean()), _TINY) if relative else 1.0
     changes = (means[:, 0] - means[:, 1]) / (np.maximum(means[:, 1], _TINY) if relative else 1.0)
     value = (float(first.mean()) - float(second.mean())) / divisor
+    # How far one user moves a ratio of means, to first order.
     influence = first - second - value * second if relative else first - second - value
     low, high = central(changes, value, influence, confidence)
     stretch = 1.0
     if choice is not None:
         over = second if relative else None
         stretch = choice.stretch(seed=seed, confidence=confidence, minus=second, over=over)
+    # A user favours either of two equal models with probability 1/2, so all n favour the first with 1/2 to the n.
     are_enough = 0.5 ** len(first) <= (1.0 - confidence) / 2.0
     return Change(value, max(value - stretch * (value - low), -1.0) if are_enough else -1.0, high)
 
@@ -311,6 +319,7 @@ def plain_lead(first: Vector, second: Vector, *, seed: int, confidence: float = 
 
     A gate must not use it, because it would let a model pass that few users cannot tell from the live one.
     """
+    # Two equal models of five users would otherwise have a lead of -1 to 0.
     if np.array_equal(first, second):
         return Change(0.0, 0.0, 0.0)
     return paired_change(first, second, seed=seed, confidence=confidence)

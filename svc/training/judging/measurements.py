@@ -97,6 +97,7 @@ def _choice(result: SearchResult, by_trial: Mapping[int, Scores]) -> Choice | No
         return None
     ranked = by_score(result.completed)
     trials = [trial for trial in ranked if trial.number in by_trial]
+    # Equal parameters give equal scores, so a repeated trial is no further choice.
     n_unknown = len(_different(ranked) - _different(trials))
     scores = np.column_stack([by_trial[trial.number] for trial in trials])
     carried = 1.0 if result.reused is None else result.reused.stretch
@@ -137,6 +138,7 @@ def _lead(result: SearchResult, choice: Choice, seed: int) -> dict[str, Any]:
     Return nothing if there is no other algorithm, or if the scores of that trial for each user are missing.
     """
     names = list(result.best_per_algorithm)
+    # `runner_up` is the best of the trials with scores for each user, which need not be the second-best algorithm.
     if len(names) < 2 or names[1] not in choice.algorithms or choice.algorithms[choice.runner_up] != names[1]:
         return {}
     return {"lead": _change_fields(names[1], lead(choice, seed=seed), "validation")}

@@ -39,11 +39,13 @@ def user_scores(rankings: Sequence[Sequence[int]], truth: sparse.csr_matrix) -> 
     n_users, width = len(lengths), max(int(lengths.max(initial=0)), 1)
     rows = np.repeat(np.arange(n_users), lengths)
     positions = np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    # Rankings have different lengths, so they are one flat array with the row and the position of each item.
     items = np.fromiter(chain.from_iterable(rankings), dtype=np.int64, count=len(rows))
     gains = np.zeros((n_users, width))
     gains[rows, positions] = _worth(truth, rows, items)
     hits = (gains > 0).astype(np.float64)
     total = np.bincount(_owners(truth), weights=truth.data, minlength=n_users)
+    # A user without chosen items has no gains either, and scores 0 / tiny.
     total = np.maximum(total, np.finfo(np.float64).tiny)
     discounts = 1.0 / np.log2(np.arange(width) + 2.0)
     precision = np.cumsum(hits, axis=1) / np.arange(1, width + 1)
@@ -204,6 +206,7 @@ def _activity_parts(history: NDArray[np.int64]) -> list[NDArray[np.int64]]:
 def _popularity_parts(popularity: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the part of each item, (items,): 0 for the head, 1 for the middle, 2 for the tail."""
     order = np.argsort(-popularity, kind="stable")
+    # By the interactions of more popular items: each part gets a third of the interactions, not of the items.
     before = np.cumsum(popularity[order]) - popularity[order]
     parts = np.empty(len(popularity), dtype=np.int64)
     parts[order] = np.minimum(3 * before // max(int(popularity.sum()), 1), 2)

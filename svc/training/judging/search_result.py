@@ -84,4 +84,5 @@ class SearchResult:
 
 
 def by_score(trials: list[TrialRecord]) -> list[TrialRecord]:
+    # Of equal scores the earlier trial is first. Numbers do not depend on which trial ended first.
     return sorted(trials, key=lambda trial: (-(trial.score or 0.0), trial.number))

@@ -114,6 +114,7 @@ def check_guardrails(figures: Figures, rules: Promotion) -> dict[str, dict[str, 
         guardrail = getattr(rules.guardrails, name)
         if guardrail is None:
             continue
+        # A live value of 0, such as no coverage, makes the change huge instead of ending the training.
         change = (candidate - other) / max(other, _TINY)
         [(key, bound)] = guardrail.model_dump().items()
         guardrails[name] = {
@@ -121,6 +122,7 @@ def check_guardrails(figures: Figures, rules: Promotion) -> dict[str, dict[str, 
             "other": round_value(other),
             "change": round_value(change),
             key: bound,
+            # A change equal to its bound passes, so that a bound of 0 means "not worse".
             "passed": change <= bound if key == "max_relative_change" else change >= bound,
         }
     return guardrails

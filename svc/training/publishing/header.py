@@ -65,7 +65,7 @@ def header(facts: RunFacts) -> dict[str, Any]:
     fields = {
         "kid": facts.kid,
         "fingerprint": facts.fingerprint,
-        "format_version": 1,
+        "format_version": 1,  # `layout.write` puts the real version here, which depends on the signature
         "svc_version": svc.__version__,
         "python_version": platform.python_version(),
         "irspack_version": version("irspack"),
@@ -87,6 +87,8 @@ def header(facts: RunFacts) -> dict[str, Any]:
         "data_stats": _data_stats(facts),
         "rank_ms": facts.rank_ms,
     }
+    # Only a split that svc chose in place of its default: a given one stands in `recipe`, and the default needs no
+    # field.
     if not loaded.has_split and training.split not in (Split(), Split(scheme="time_user")):
         fields["split"] = training.split.model_dump()
     if best.recency:
@@ -123,6 +125,7 @@ def _recipe(unexpanded: Mapping[str, Any]) -> dict[str, Any]:
 
     If it is longer than _MAX_RECIPE_BYTES, `source`, `features` and `item_metadata` are left out.
     """
+    # Before variables were replaced, because their values may be secrets and everybody can read a header.
     if len(json.dumps(unexpanded)) <= _MAX_RECIPE_BYTES:
         return dict(unexpanded)
     return {key: block for key, block in unexpanded.items() if key not in ("source", "features", "item_metadata")}
@@ -177,11 +180,13 @@ def _course(result: SearchResult) -> dict[str, list[Any]]:
     stays small. The best trial of each algorithm is in the field `best_per_algorithm` in any case.
     """
     complete = result.completed
+    # Rounded up, so that at most _MOST_TRIALS are left.
     shown = complete[:: -(-len(complete) // _MOST_TRIALS)] if complete else []
     names = list(result.best_per_algorithm)
     return {
         "algorithms": names,
         "numbers": [trial.number for trial in shown],
+        # Numbers in place of names, because a header with 400 trials has to stay below 64 KiB.
         "of": [names.index(trial.algorithm) for trial in shown],
         "scores": [round(trial.score or 0.0, 6) for trial in shown],
         "rank_ms": [trial.rank_ms for trial in shown],

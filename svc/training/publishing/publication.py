@@ -67,6 +67,7 @@ def publish(
     """
     kid, key = keys.active
     payload = codec.encode(model)
+    # Before anything is written: with `always_overwrite`, writing replaces the model that servers read.
     require_servable(head, payload, name=loaded.recipe.name)
 
     def write(out: BinaryIO) -> Written:
@@ -163,6 +164,7 @@ class Inputs:
     def record(self, where: str, sha256: str) -> None:
         path = Path(where)
         inside = path.is_absolute() and path.is_relative_to(self._base_dir)
+        # Relative to the recipe, so that the header does not depend on the folder of a checkout.
         self._found[str(path.relative_to(self._base_dir)) if inside else where] = sha256
 
     def list_files(self) -> list[dict[str, str]]:
@@ -174,6 +176,7 @@ class Inputs:
             return [{"name": name, "sha256": sha256} for name, sha256 in self._found.items()]
         lines = "".join(f"{sha256}  {name}\n" for name, sha256 in self._found.items())
         name = f"{len(self._found)} files, as sha256sum lists them"
+        # Names of files need not be UTF-8. Their bytes are hashed as they are, as sha256sum prints them.
         return [{"name": name, "sha256": hashlib.sha256(lines.encode("utf-8", "surrogateescape")).hexdigest()}]
 
 

@@ -53,6 +53,7 @@ class PageFeatures:
         w = np.ones(len(h)) if weights is None else weights[-MOST_HISTORY:].astype(np.float64)
         popularity = record.popularity[items].T.astype(np.float64)
         mean = float((record.popularity[h, 0] * w).sum()) / (w.sum() or 1)
+        # The history's mean alone is equal for all items of a page, so the softmax of the fit would cancel it.
         parts = [scores, np.log1p(np.arange(n)), *popularity, popularity[0] * mean, *self._of_neighbours(h, w, items)]
         table = np.empty((self._n_features, n))
         row = len(parts)
@@ -74,6 +75,7 @@ class PageFeatures:
 
     def _of_neighbours(self, h: Items, w: Weights, items: Items) -> list[Weights]:
         record = self._record
+        # One more than there are items: a missing neighbour has the number `n_items`, whose weight stays 0.
         weight_of = np.zeros(len(record.neighbours) + 1)
         weight_of[h] = w
         near = record.neighbours[items]
@@ -81,6 +83,7 @@ class PageFeatures:
         similar = record.similarities[items] * own
         rows = [similar.max(axis=1), own.sum(axis=1)]
         if record.ordered:
+            # -1 equals no item. An empty history has no last one.
             rows.append((similar * (near == (h[-1] if len(h) else -1))).max(axis=1))
         return rows
 

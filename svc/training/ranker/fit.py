@@ -88,8 +88,10 @@ def fit(pages: Pages, *, seed: int) -> FittedWeights:
             own = pages.of(np.flatnonzero(fold == number)).telling()
             paths.append(_path(pages.of(np.flatnonzero(fold != number)), L2))
             if len(own):
+                # Without the penalty: the choices of the other pages judge the weights, not their size.
                 losses[number] = [_loss(weights, own, 0.0)[0] * len(own) for weights in paths[-1]]
         best = int(losses.sum(axis=0).argmin())
+        # Along the path from the strongest L2, because each fit of a fold also started from the one before.
         weights = _path(pages, L2[: best + 1])[-1]
     of_others = (losses.sum(axis=0) - losses).argmin(axis=1).tolist()
     return FittedWeights(weights, L2[best], fold, tuple(path[own] for path, own in zip(paths, of_others, strict=True)))
@@ -109,11 +111,14 @@ def _path(pages: Pages, values: tuple[float, ...]) -> list[Values]:
 
 def _loss(weights: Values, pages: Pages, l2: float) -> tuple[float, Values]:
     """Return the loss of `weights` and its gradient, (F,). Each page must have a chosen item."""
+    # float32 weights: with float64 ones, numpy converts the whole table, 48 instead of 2 ms for 5,000 pages of 100
+    # items.
     scores = np.where(pages.is_item, pages.features @ weights.astype(np.float32), -np.inf).astype(np.float64)
     scores -= scores.max(axis=1, keepdims=True)
     shares = np.exp(scores)
     totals = shares.sum(axis=1, keepdims=True)
     wanted = pages.chosen / pages.chosen.sum(axis=1, keepdims=True)
+    # 0 at padding, where 0 · −inf would make the loss NaN.
     logs = np.where(pages.is_item, scores - np.log(totals), 0.0)
     errors = ((shares / totals - wanted) / len(pages)).astype(np.float32)
     gradient = np.tensordot(errors, pages.features, axes=2).astype(np.float64)

@@ -90,12 +90,14 @@ def _popularity(
 ) -> tuple[tuple[str, ...], NDArray[np.float32]]:
     n_items = matrix.shape[1]
     names: list[str] = ["popularity"]
+    # A weight of 0 is no choice, as in rankings.
     columns: list[NDArray[Any]] = [np.bincount(matrix.indices[matrix.data != 0], minlength=n_items)]
     if ages is not None:
         since = np.maximum(-ages.data, 0)
         for days in windows:
             names.append(f"popularity_{days}d")
             columns.append(np.bincount(ages.indices[since < days * DAY_NS], minlength=n_items))
+        # Items without a choice look as old as the data, not new.
         last = np.full(n_items, _longest_age(ages), dtype=np.int64)
         np.minimum.at(last, ages.indices, since)
         names.append("since_last_choice")
@@ -112,11 +114,14 @@ def _neighbours(matrix: sparse.csr_matrix) -> tuple[NDArray[np.int32], NDArray[n
     n_items = matrix.shape[1]
     neighbours = np.full((n_items, NEIGHBOURS), n_items, dtype=np.int32)
     similarities = np.zeros((n_items, NEIGHBOURS), dtype=np.float32)
+    # Without weights: neighbours are items of the same users, however much these liked them.
     chosen = sparse.csr_matrix(matrix != 0, dtype=np.float64)
     build = ALGORITHMS["CosineKNNRecommender"].irspack_class
+    # One more neighbour: irspack 0.5.2 counts the item itself among the top_k, and then stores 0 for it.
     trained = build(chosen, normalize=True, top_k=NEIGHBOURS + 1, shrinkage=SHRINKAGE).learn()
     weights = sparse.csr_matrix(trained.W)
     rows = np.repeat(np.arange(n_items), np.diff(weights.indptr))
+    # irspack's rows are not sorted by similarity.
     order = np.lexsort((weights.indices, -weights.data, rows))
     places = np.arange(len(rows)) - weights.indptr[rows]
     is_kept = (places < NEIGHBOURS) & (weights.data[order] > 0)
@@ -138,6 +143,7 @@ def _labels(tables: EncodedTables, n_items: int) -> dict[str, Any]:
         own = block.copy()
         own.eliminate_zeros()
         counts = np.diff(own.indptr)
+        # Shares add up to 1 for each item, so a film of five genres does not count five times.
         own.data = np.repeat(1 / np.maximum(counts, 1), counts).astype(np.float32)
         parts.append(own)
     joined = sparse.hstack([sparse.csr_matrix((n_items, 0), dtype=np.float32), *parts], format="csr")

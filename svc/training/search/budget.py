@@ -66,6 +66,8 @@ class TrialPlan:
         algorithm with one parameter, because most trials change a single parameter.
         """
         slots = [(name, position) for name, share in self.shares.items() for position in range(share)]
+        # The first trial of every algorithm has the key 0, and the stable sort keeps the recipe's order among equal
+        # keys.
         slots.sort(key=lambda slot: slot[1] / self._n_tuned(slot[0]))
         return slots[number] if number < len(slots) else None
 
@@ -87,6 +89,8 @@ class TrialPlan:
         enough = {
             name: max(course)
             for name, course in courses.items()
+            # Only complete trials count. A pruned one says that it is below its own algorithm's median, nothing of
+            # others.
             if sum(score >= 0.0 for score in course) >= max(_FAIR_TRIALS, self.shares.get(name, 0) // 3)
         }
         top = max(enough.values(), default=0.0)
@@ -169,6 +173,7 @@ def uses_budget(trial: FrozenTrial) -> bool:
     """Return True if a trial runs, is complete or pruned, or failed by an error, and False if it was abandoned."""
     if trial.state in (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING):
         return True
+    # Optuna has one state for both kinds of failure, so an attribute tells them apart.
     return trial.state is TrialState.FAIL and bool(trial.user_attrs.get(SPENT))
 
 

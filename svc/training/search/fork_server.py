@@ -95,6 +95,7 @@ def serve(control: socket.socket, work: Work, parent: int) -> None:
     server, workers = os.getpid(), set[int]()
     for (descriptor,) in fork_server.requests(control, parent):
         with contextlib.suppress(ChildProcessError):
+            # Workers are waited for only when another is requested: until then a zombie keeps only its process id.
             while ended := os.waitpid(-1, os.WNOHANG)[0]:
                 workers.discard(ended)
         with contextlib.suppress(OSError):  # without free memory: the closed connection tells that the worker has ended
@@ -105,6 +106,7 @@ def serve(control: socket.socket, work: Work, parent: int) -> None:
 
 
 def _work(control: socket.socket, descriptor: int, work: Work, server: int) -> None:
+    # The server's end is inherited. Kept open, it would hide from the search that the server has ended.
     control.close()
     end_with(server)
     # Left open until the process exits, because the search ends workers without a connection before they print errors.

@@ -110,6 +110,7 @@ def _score_of(scorer: Scorer, features: sparse.csr_matrix | None) -> Score:
     if isinstance(scorer, DenseWeightsScorer):
         return _by_weights(scorer.weights)
     if isinstance(scorer, PopularityScorer):
+        # A row for each user, and not one row for all, because rankers overwrite the scores of seen items.
         return lambda rows, _: np.tile(scorer.scores, (len(rows), 1))
     assert isinstance(scorer, FactorScorer), "these are all families but blends"
     return _by_factors(scorer, features)

@@ -129,6 +129,8 @@ def _plan(loaded: LoadedRecipe, data: TrainingData) -> TrialPlan:
             continue
         logs.emit(events.ALGORITHM_SKIPPED, algorithm=name, reason=reason)
     spaces = {name: _space(name, loaded, data) for name in names}
+    # If only the half-life or the scale is to be chosen, the guesses are all the choices, and more trials would repeat
+    # one.
     own = {name: len(space.guesses) for name, space in spaces.items() if space and set(space) <= _OF_DATA}
     n_parameters = {name: len(space) for name, space in spaces.items()}
     own |= training.per_algorithm_trials or {}
@@ -216,6 +218,7 @@ def open_search(
     opened, and TrainingError if a shared study was made with other data or choices, so that scores cannot be compared.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
+    # Optuna's own handler writes to standard error, between the events of svc.
     optuna.logging.disable_default_handler()
     optuna.logging.enable_propagation()
     training = task.loaded.recipe.training
@@ -232,6 +235,7 @@ def open_search(
         try:
             _check_same_data(study, task)
         except TrainingError:
+            # Otherwise SQLite's connection stays open until the garbage collector runs, and Python 3.13 warns of it.
             storage.close()
             raise
         storage.release_dead_trials(study)
@@ -246,6 +250,7 @@ def open_search(
         timeout_s=training.timeout_seconds,
         per_trial_timeout_s=training.per_trial_timeout_seconds,
         max_rank_ms=training.max_rank_ms,
+        # At least 1: memory that was free when the trials were planned may be in use now.
         at_once={name: max(1, count) for name, count in fitting.items() if count is not None},
         quiet=quiet,
         verbose=verbose,
@@ -275,6 +280,7 @@ def _fingerprint(task: Task) -> str:
     training, parts = task.loaded.recipe.training, task.split
     features = [encoded for _, encoded in sorted(task.features.items())]
     digest = hashlib.sha256()
+    # Left out instead of hashed as "none", so that studies from before `cleansing.seen` can be continued.
     of_seen = [] if parts.seen is None else [parts.seen]
     for matrix in (parts.train, parts.heldout, parts.test, parts.times, parts.hidden, *of_seen, *features):
         digest.update(b"none" if matrix is None else repr(matrix.shape).encode())

@@ -24,6 +24,8 @@ from svc.training.judging.intervals import is_gain
 from svc.training.search.budget import ALGORITHM, MOST_OF_ONE_NUMBER, TrialPlan
 
 _ATTEMPTS = 16
+# On sparse data TPE alone reached ndcg@20 0.1047 in 40 trials, with variations 0.1061. On two other sets they are
+# equal.
 _EVERY = 3
 """After the guesses, every third trial is suggested by TPE. The other trials vary the best trial, because TPE learns
 little from few trials. An algorithm with only one parameter, a number, is searched by `next_position` instead.
@@ -224,8 +226,10 @@ class AlgorithmSampler:
 
         def suggest(attempt: int) -> dict[str, Any]:
             seed = int(np.random.SeedSequence([self._seed, number, attempt]).generate_state(1)[0])
+            # `constant_liar` counts running trials as bad, so that two workers do not try neighbouring parameters.
             sampler = TPESampler(seed=seed, n_startup_trials=min(10, max(3, share // 3)), constant_liar=True)
             local = optuna.create_study(direction="maximize", sampler=sampler)
+            # An abandoned trial says nothing of its parameters, and Optuna has no other state for it.
             local.add_trials([_copy(trial) for trial in trials if trial.state is not TrialState.FAIL])
             return local.ask(fixed_distributions=space).params
 

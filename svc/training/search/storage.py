@@ -177,6 +177,8 @@ class StudyStorage:
     def release_dead_trials(self, study: Study) -> None:
         """Mark the running trials of dead processes as failed, which frees their places in the budget."""
         for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            # Optuna's own heartbeat is experimental, and would notice a killed process of this host only after its
+            # grace period.
             if is_dead(trial.user_attrs.get(budget.OWNER, "")) or self._is_silent(trial):
                 study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
 
@@ -196,8 +198,10 @@ def open_storage(location: StorageLocation) -> StudyStorage:
     """
     if location.url is None:
         return StudyStorage(location, optuna.storages.InMemoryStorage())
+    # A trial may outlast the idle time that a database or firewall allows, so each connection is tested before its use.
     engine: dict[str, Any] = {"pool_pre_ping": True}
     if location.path is not None:
+        # SQLite allows one writer at a time, and Python waits only 5 s for it by default.
         engine["connect_args"] = {"timeout": 60}
     # Braces of a path are doubled, because Optuna passes the URL to str.format.
     url = location.url.replace("{", "{{").replace("}", "}}")
@@ -209,6 +213,7 @@ def open_storage(location: StorageLocation) -> StudyStorage:
             pause_s = next(pauses_s, None)
             if pause_s is None:
                 raise _unreachable(location.url, error) from None
+            # Of random length, so that processes that have collided do not collide again.
             time.sleep(pause_s * random.uniform(0.5, 1.5))
 
 
@@ -263,6 +268,7 @@ def _check_file(path: Path) -> None:
 
 
 def _check_server(url: str) -> None:
+    # needed only for a database server
     import sqlalchemy
 
     try:
@@ -324,6 +330,7 @@ def _start_time(pid: int) -> str:
     after_name = stat.rpartition(")")[2].split()
     if len(after_name) < 20 or after_name[0] == "Z":  # a zombie has ended, but its parent has not waited for it
         return ""
+    # The start time is field 22 of proc_pid_stat(5), and this list begins with field 3.
     return after_name[19]
 
 

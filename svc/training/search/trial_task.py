@@ -92,7 +92,7 @@ def run_trial(objective: Objective, task: TrialTask) -> TrialOutcome:
         state: State = "complete"
     except TrialPruned:
         state = "pruned"
-    except Exception as caught:
+    except Exception as caught:  # also MemoryError, which a smaller trial may not meet
         state, error = "failed", f"{type(caught).__name__}: {caught}"
     return TrialOutcome(state, time.monotonic() - begin, fitted, error, curve)
 
@@ -119,5 +119,6 @@ def is_outclassed(curve: Curve, others: Sequence[Curve]) -> bool:
     step = max(curve)
     if len(others) < _N_STARTUP or (step != SCREENING_STEP and len(curve) <= _N_WARMUP):
         return False
+    # Best so far against best so far, because a curve may fall after its peak.
     best_until = [max(score for at, score in other.items() if at <= step) for other in others]
     return max(curve.values()) < statistics.median(best_until)

@@ -74,6 +74,7 @@ class Workers:
         return task.number
 
     def _start(self, task: TrialTask, work: Callable[[], None]) -> None:
+        # A daemon, so that an abandoned trial does not keep the process alive.
         threading.Thread(target=work, name=f"trial-{task.number}", daemon=True).start()
 
     def ready_at(self, worker: int) -> float | None:  # noqa: ARG002 - threads are ready at once
@@ -104,6 +105,7 @@ class _Worker:
         self.ended = True
         if self.pid is not None:
             with contextlib.suppress(ProcessLookupError):
+                # SIGKILL, because Python handles no other signal while irspack's C++ code runs.
                 os.kill(self.pid, signal.SIGKILL)
 
     def train(self, task: TrialTask, server: ForkServer, setting: _Setting) -> TrialOutcome:
@@ -130,6 +132,7 @@ class _Worker:
         return outcome
 
 
+# Not joblib's loky: imports for each worker and a garbage collection after each task took 3.8 of 15.1 s of 40 trials.
 class ProcessWorkers(Workers):
     """Worker processes, forked by `server`. Each uses `blas_threads` threads for linear algebra.
 
@@ -151,6 +154,7 @@ class ProcessWorkers(Workers):
             self._server = ForkServer.spawn(__name__, work.__name__)
         if self._shared is None:
             self._shared = share(self._objective)
+        # Read here and not in the thread, because `close` clears both while threads still run.
         server, setting = self._server, (self._shared[1], self._blas_threads)
         self._start(task, lambda: ended(worker.train(task, server, setting)))
         self._busy.add(number)
