@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, cast
 from svc.asking.offer import Offer
 from svc.asking.plan import known_user as known_user_of
 from svc.asking.plan import plan
-from svc.asking.policy import Policy, Scheduled
+from svc.asking.policy import Policy
 from svc.asking.requests import WITH_PROFILE, PopularQuery, RecommendRequest, RelatedRequest, UsersRequest
 from svc.model.model import Model
 from svc.model.ranking.filter_fields import FilterFields
@@ -16,6 +16,7 @@ from svc.model.ranking.item_sets import ItemSet
 from svc.model.ranking.new_items import NewItems
 from svc.model.ranking.query import Prepared, Query, Shown
 from svc.model.ranking.rerank import Rules
+from svc.recipe.serving_schema import ServingBoost, ServingLimit, ServingPin
 
 
 class Variation(NamedTuple):
@@ -54,12 +55,16 @@ def offer_of(model: Model, restriction: Restriction = UNRESTRICTED, *, fallback:
     """Return an offer of the model with the rules, pins, new items and permitted items of `restriction`."""
     rules = restriction.rules or Rules()
     fields = {f"field{number}": limit.field for number, limit in enumerate(rules.limits)}
+    boosts = [(cast(Any, boost.items), ServingBoost.model_construct(factor=boost.factor)) for boost in rules.boosts]
     policy = Policy(
         popular_fallback=fallback,
         diversity=rules.diversity,
-        limits=tuple((name, limit.most) for name, limit in zip(fields, rules.limits, strict=True)),
-        boosts=tuple(Scheduled(cast(Any, (boost.items, boost.factor))) for boost in rules.boosts),
-        pins=tuple(Scheduled(pin) for pin in restriction.pins),
+        limits=tuple(
+            ServingLimit.model_construct(field=name, max=limit.most)
+            for name, limit in zip(fields, rules.limits, strict=True)
+        ),
+        boosts=tuple(boosts),
+        pins=tuple(ServingPin.model_construct(item_id=item, position=place) for item, place in restriction.pins),
         users=True,
     )
     n_items = model.n_items + (0 if restriction.new is None else len(restriction.new))

@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from svc.recipe.filter_tree import Filter, parse_filter
 
 if TYPE_CHECKING:
     from svc.recipe.load import LoadedRecipe
-    from svc.recipe.serving_schema import Experiment, ServedLog, Serving, Timed
-
-Rule = TypeVar("Rule")
-
-
-class Scheduled(NamedTuple, Generic[Rule]):
-    """A boost or a pin that applies at Unix times t with `since` <= t < `until`."""
-
-    rule: Rule
-    since: float = -math.inf
-    until: float = math.inf
-
-    @classmethod
-    def of(cls, rule: Rule, times: Timed) -> Scheduled[Rule]:
-        """Return the rule with the times of its declaration in the recipe."""
-        since = -math.inf if times.from_ is None else times.from_.timestamp()
-        return cls(rule, since, math.inf if times.until is None else times.until.timestamp())
+    from svc.recipe.serving_schema import Experiment, ServedLog, Serving, ServingBoost, ServingLimit, ServingPin
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +21,10 @@ class Policy:
     """Only items that satisfy this filter are recommended."""
     popular_fallback: bool = False
     diversity: float = 0.0
-    limits: tuple[tuple[str, int], ...] = ()
-    boosts: tuple[Scheduled[tuple[Filter, float]], ...] = ()
-    """The filter and the factor of each boost."""
-    pins: tuple[Scheduled[tuple[str, int]], ...] = ()
-    """The item id and the position of each pin."""
+    limits: tuple[ServingLimit, ...] = ()
+    boosts: tuple[tuple[Filter, ServingBoost], ...] = ()
+    """Each boost with its parsed filter."""
+    pins: tuple[ServingPin, ...] = ()
     users: bool = False
     """True if requests may ask for users of an item (`:recommend-users`)."""
     experiment: Split | None = None
@@ -74,11 +56,9 @@ class Policy:
             filter=None if serving.filter is None else parse_filter(serving.filter, kinds),
             popular_fallback=serving.fallback == "popular",
             diversity=serving.diversity,
-            limits=tuple((limit.field, limit.max) for limit in serving.limits),
-            boosts=tuple(
-                Scheduled.of((parse_filter(boost.filter, kinds), boost.factor), boost) for boost in serving.boosts
-            ),
-            pins=tuple(Scheduled.of((pin.item_id, pin.position), pin) for pin in serving.pins),
+            limits=serving.limits,
+            boosts=tuple((parse_filter(boost.filter, kinds), boost) for boost in serving.boosts),
+            pins=serving.pins,
             users=serving.users,
         )
 
@@ -113,8 +93,3 @@ def _split(serving: Serving, experiment: Experiment, kinds: Mapping[str, str]) -
     return Split(
         experiment.name, experiment.salt, arms, None if shadow is None else (names.index(shadow.arm), shadow.share)
     )
-
-
-def active(schedule: Iterable[Scheduled[Rule]], now: float) -> list[Rule]:
-    """Return the boosts or pins that apply at the Unix time `now`."""
-    return [rule for rule, since, until in schedule if since <= now < until]

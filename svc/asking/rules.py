@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from svc.asking.fields import LimitAsked, PinAsked, invalid
 from svc.asking.filtering import items_at
 from svc.asking.names import Names
 from svc.asking.offer import Offer
-from svc.asking.policy import active
 from svc.asking.requests import ItemsRequest, RecommendRequest
 from svc.model.ranking.filter_fields import FilterFields, LabelField
 from svc.model.ranking.item_sets import added_up
 from svc.model.ranking.rerank import Boost, Limit, Rotation, Rules
 from svc.recipe.filter_tree import undeclared_field
+from svc.recipe.serving_schema import ServingLimit
 
 Pins = Sequence[tuple[str, int]]
 
@@ -30,11 +30,12 @@ def rules_of(request: ItemsRequest, offer: Offer) -> tuple[Rules | None, Pins]:
     if not policy.has_rules and asked == (None, None, None, None):
         return None, ()
     now = time.time() if policy.timed else 0.0
-    placed: Pins = active(policy.pins, now) if request.pins is None else _distinct_pins(request.pins)
+    pins = [pin for pin in policy.pins if pin.applies(now)] if request.pins is None else _distinct(request.pins)
+    placed = [(pin.item_id, pin.position) for pin in pins]
     diversity = policy.diversity if request.diversity is None else request.diversity
-    limited = _limits_of(policy.limits, filters) if request.limits is None else _limits(request.limits, filters)
+    limited = _limits(policy.limits if request.limits is None else _checked(request.limits, filters), filters)
     if request.boosts is None:
-        boosted = [Boost(filters.items(tree), factor) for tree, factor in active(policy.boosts, now)]
+        boosted = [Boost(filters.items(tree), boost.factor) for tree, boost in policy.boosts if boost.applies(now)]
     else:
         boosted = [
             Boost(items_at(filters, ("boosts", index, "filter"), boost.filter), boost.factor)
@@ -59,17 +60,18 @@ def rotated(request: RecommendRequest, names: Names, rules: Rules | None) -> tup
     return rules, unknown
 
 
-def _distinct_pins(pins: Sequence[PinAsked]) -> Pins:
+def _distinct(pins: Sequence[PinAsked]) -> Sequence[PinAsked]:
     """Return the pins of the request. Raises ValidationFailed if two pins have the same item or the same position."""
     for name in ("item_id", "position"):
         values = [getattr(pin, name) for pin in pins]
         for index, value in enumerate(values):
             if value in values[:index]:
                 raise invalid(["pins", index, name], f"two pins have the same {name}", "repeated_pin")
-    return [(pin.item_id, pin.position) for pin in pins]
+    return pins
 
 
-def _limits(limits: Sequence[LimitAsked], filters: FilterFields) -> tuple[Limit, ...]:
+def _checked(limits: Sequence[LimitAsked], filters: FilterFields) -> Sequence[LimitAsked]:
+    """Return the limits of the request. Raises ValidationFailed for a field that cannot be limited, or twice."""
     kinds, seen = filters.kinds, set[str]()
     for index, limit in enumerate(limits):
         where: list[str | int] = ["limits", index, "field"]
@@ -82,9 +84,9 @@ def _limits(limits: Sequence[LimitAsked], filters: FilterFields) -> tuple[Limit,
         if limit.field in seen:
             raise invalid(where, "two limits name this field; keep one", "repeated_limit")
         seen.add(limit.field)
-    return _limits_of([(limit.field, limit.max) for limit in limits], filters)
+    return limits
 
 
-def _limits_of(limits: Sequence[tuple[str, int]], filters: FilterFields) -> tuple[Limit, ...]:
-    limited_fields = ((filters.fields[name], most) for name, most in limits)
+def _limits(limits: Iterable[LimitAsked | ServingLimit], filters: FilterFields) -> tuple[Limit, ...]:
+    limited_fields = ((filters.fields[limit.field], limit.max) for limit in limits)
     return tuple(Limit(field, most) for field, most in limited_fields if isinstance(field, LabelField))

@@ -124,6 +124,11 @@ class Timed(Block):
             raise ValueError("`from` is not before `until`")
         return self
 
+    def applies(self, now: float) -> bool:
+        """Return True at Unix times from `from` on and before `until`."""
+        has_begun = self.from_ is None or self.from_.timestamp() <= now
+        return has_begun and (self.until is None or now < self.until.timestamp())
+
     def overlaps(self, other: Timed) -> bool:
         starts = [entry.from_ for entry in (self, other) if entry.from_ is not None]
         ends = [entry.until for entry in (self, other) if entry.until is not None]

@@ -6,7 +6,8 @@ import math
 from datetime import UTC, datetime
 from pathlib import Path
 
-from svc.asking.policy import DEFAULT_POLICY, Policy, active
+from svc.asking.policy import DEFAULT_POLICY, Policy
+from svc.recipe.serving_schema import ServingLimit
 from tests.recipe.loading import METADATA, load
 
 FROM, UNTIL = "2026-01-01T00:00:00Z", "2026-01-08T01:00:00+01:00"
@@ -30,14 +31,16 @@ def test_times_are_unix_times_and_filters_are_canonical(tmp_path: Path) -> None:
     }
     policy = Policy.of(load(tmp_path, {"item_metadata": METADATA, "serving": serving}))
     assert policy.filter == ("field", "year", (("gte", 1990.0),))
-    assert (policy.popular_fallback, policy.limits, policy.timed) == (True, (("genres", 2),), True)
-    (boost,), (pin,) = policy.boosts, policy.pins
-    assert (boost.since, boost.until) == (-math.inf, math.inf)
+    assert (policy.popular_fallback, policy.limits, policy.timed) == (
+        True,
+        (ServingLimit(field="genres", max=2),),
+        True,
+    )
+    ((tree, boost),), (pin,) = policy.boosts, policy.pins
+    assert (tree, boost.factor) == (("field", "year", (("eq", 1999.0),)), 2)
+    assert boost.applies(-math.inf)
+    assert boost.applies(math.inf)
     begins, ends = datetime(2026, 1, 1, tzinfo=UTC).timestamp(), datetime(2026, 1, 8, tzinfo=UTC).timestamp()
-    assert (pin.since, pin.until) == (begins, ends)
-    assert [active(policy.pins, moment) for moment in (begins - 1, begins, ends - 1, ends)] == [
-        [],
-        [("a", 3)],
-        [("a", 3)],
-        [],
-    ]
+    assert (pin.item_id, pin.position) == ("a", 3)
+    moments = (begins - 1, begins, ends - 1, ends)
+    assert [pin.applies(moment) for moment in moments] == [False, True, True, False]

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from svc.asking.policy import Policy, Scheduled
+from svc.asking.policy import Policy
 from svc.recipe.filter_tree import parse_filter
+from svc.recipe.serving_schema import ServingBoost, ServingLimit, ServingPin
 from tests.serving.api.verbs.test_filters import RECOMMEND, RELATED, fields, filtering, genres_of, numbers
 
 pytestmark = pytest.mark.anyio
@@ -104,11 +105,13 @@ async def test_the_rules_of_a_recipe_apply_unless_a_request_replaces_them() -> N
 
     A rule outside its time has no effect.
     """
+    later, far = {"year": {"gt": 0}}, {"item_id": "i51", "position": 1, "from": "9999-01-01T00:00Z"}
+    past = ServingBoost(filter=later, factor=3.0, until="1970-01-02T00:00Z")
     soon = Policy(
         diversity=0.5,
-        limits=(("genres", 1),),
-        boosts=(Scheduled((parse_filter({"year": {"gt": 0}}, fields().kinds), 3.0), until=1.0),),
-        pins=(Scheduled(("i50", 0)), Scheduled(("i51", 1), since=1e12)),
+        limits=(ServingLimit(field="genres", max=1),),
+        boosts=((parse_filter(later, fields().kinds), past),),
+        pins=(ServingPin(item_id="i50", position=0), ServingPin.model_validate(far)),
     )
     off = {"diversity": 0, "limits": [], "boosts": [], "pins": []}
     async with filtering(soon) as (client, _):

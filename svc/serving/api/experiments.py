@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import trio
@@ -17,7 +16,6 @@ from svc.metrics import Metrics
 from svc.serving.api.failures import log_failure
 from svc.serving.models.registry import Registry, Served
 from svc.serving.served_log import Line, ServedLogs, is_among
-from svc.serving.transport.messages import ClientGone
 
 SHADOWS_AT_ONCE = 64
 """Shadow rankings that may wait. More are dropped."""
@@ -51,15 +49,6 @@ class Asker(NamedTuple):
         if self.wanted is not None and self.unit is not None:
             status = status if self.arm == self.wanted else NO_MODEL
             counters.of(metrics.EXPERIMENT_REQUESTS, recipe=recipe, arm=self.wanted, status=status).inc()
-
-    @contextmanager
-    def count_errors(self, counters: Metrics, recipe: str) -> Iterator[None]:
-        """Count the request if the block raises an error for the client."""
-        try:
-            yield
-        except (ApiError, ClientGone) as error:
-            self.add_to(counters, recipe, error.metric_status)
-            raise
 
 
 def choose(question: Any, served: Served, registry: Registry) -> tuple[Served, Asker]:

@@ -237,11 +237,14 @@ class Verbs:
         own, asker = choose(question, served, self._state.registry)
         is_short = is_short and (own is served or _is_short(body, own))
         thread = self._thread(cost, body)
-        with asker.count_errors(self._state.metrics, served.name):
+        try:
             if isinstance(question, PageRequest | RerankRequest):
                 parts = await self._find_in_steps(question, thread, own, budget, is_short=is_short)
             else:
                 parts = await self._find_ranking(question, thread, own, budget, is_short=is_short)
+        except (ApiError, ClientGone) as error:
+            asker.add_to(self._state.metrics, served.name, error.metric_status)
+            raise
         ids: Sequence[Sequence[str]] = ()
         if served.policy.served_log is not None or (served.policy.experiment and served.policy.experiment.shadow):
             get_ids = partial(_ids, parts.pages, own)

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from svc.asking.policy import Policy, Scheduled
+from svc.asking.policy import Policy
 from svc.metrics import Metrics
+from svc.recipe.serving_schema import ServingPin
 from svc.serving.api import verbs
 from svc.serving.api.request import ServerState
 from svc.serving.models.lanes import Lane
@@ -192,7 +193,7 @@ async def test_an_answer_is_not_cached_for_models_that_changed_meanwhile(monkeyp
 
 async def test_answers_under_timed_rules_are_not_cached() -> None:
     """Rules with times begin and end while the server runs."""
-    pin = Scheduled(("i50", 0))
+    pin = ServingPin(item_id="i50", position=0)
     async with serving() as (client, state):
         ranked = counting(state)
         serve(state, served_in(state).beside(None, None, Policy(pins=(pin,))))
