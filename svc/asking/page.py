@@ -35,7 +35,7 @@ from svc.asking.requests import (
 )
 from svc.errors import UnknownSeedItems, UnknownUser, ValidationFailed
 from svc.model.ranking.filter_fields import LabelField
-from svc.model.ranking.item_sets import ItemSet, best, intersect
+from svc.model.ranking.item_sets import best, intersect
 from svc.model.ranking.query import NOTHING_MORE, NOTHING_RANKED, Prepared, Ranking
 from svc.model.recommenders.base import excluded_columns
 
@@ -253,7 +253,7 @@ class _Page:
         if not favoured:
             self._leave_empty(name, NOTHING_LEFT)
         for label in favoured:
-            of_label = replace_available(offer, field.having(label))
+            of_label = replace(offer, available=intersect(offer.available, field.having(label)))
             request = self._request.single(asked, self._shown)
             yield from self._add(name, of_label, request, label=field.names.at(label))
 
@@ -306,13 +306,11 @@ def favoured_labels(field: LabelField, ranking: Ranking, count: int) -> list[int
     return [int(label) for label in order if in_best[label] > 0]
 
 
-def replace_available(offer: Offer, items: ItemSet | None) -> Offer:
-    """Return an offer that permits only `items` of the offer. None: all."""
-    return replace(offer, available=intersect(offer.available, items))
-
-
 def _restricted(offer: Offer, tree: object, path: tuple[str | int, ...]) -> Offer:
-    return replace_available(offer, None if tree is None else items_at(offer.filters, path, tree))
+    """Return an offer that permits only the items that satisfy the filter `tree`. None: all of them."""
+    if tree is None:
+        return offer
+    return replace(offer, available=intersect(offer.available, items_at(offer.filters, path, tree)))
 
 
 def _kind(row: RowAsked, index: int) -> str:

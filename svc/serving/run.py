@@ -15,11 +15,11 @@ import trio
 from svc import __version__, events, logs
 from svc.artifact.keys import SigningKeys, development_keys, load_signing_keys
 from svc.artifact.replay import ReplayGuard
-from svc.artifact.store import Store, open_store
+from svc.artifact.store import open_store
 from svc.errors import ConfigError
 from svc.metrics import Metrics
 from svc.processes import require_memory_files
-from svc.recipe.load import LoadedRecipe, load_recipe
+from svc.recipe.load import load_recipe
 from svc.serving import process
 from svc.serving.api.application import Application
 from svc.serving.api.authentication import Authenticator, load_api_keys
@@ -272,18 +272,13 @@ def _watcher(
     parse = partial(load_recipe, variables=loader.variables, settings=settings, for_serving=True)
     return Watcher(
         folder=RecipeFolder(options.recipes_dir, parse, with_yml=settings.yml_recipes),
-        open_store=partial(_store_of, settings=settings),
+        open_store=lambda loaded: open_store(loaded.output_uri, settings, label=loaded.recipe.name),
         loader=loader,
         publisher=publisher,
         settings=settings,
         metrics=state.metrics,
         lists=ListWatch(publisher, loader, state.metrics),
     )
-
-
-def _store_of(loaded: LoadedRecipe, *, settings: Settings) -> Store:
-    """Return the store of a recipe's artifact."""
-    return open_store(loaded.output_uri, settings, label=loaded.recipe.name)
 
 
 async def _load_all(watcher: Watcher, stop: Stop) -> bool:
