@@ -60,6 +60,7 @@ def most_chosen_first(X: Any) -> NDArray[np.int32]:  # noqa: N803
     popular item comes first without a second sort key. Models of earlier svc versions have the order of the training
     matrix.
     """
+    # Stored zeros are no choices, as in rankings.
     return by_count(np.bincount(X.indices[X.data != 0], minlength=X.shape[1]))
 
 
@@ -87,6 +88,7 @@ def to_history(
     - `seen`, (users, items), has an entry for each item that is left out of the user's answers. None: all are.
     """
     matrix, ties = X.tocsr(copy=True), None
+    # This also sorts each row by column, as unordered histories must be.
     matrix.sum_duplicates()
     if positions is None:
         matrix.eliminate_zeros()
@@ -94,6 +96,7 @@ def to_history(
         order, ties = in_order(positions)
         matrix.indices, matrix.data = matrix.indices[order], matrix.data[order]
     values = matrix.data.astype(np.float32)
+    # Most tables have no weights. Without the array of ones, four bytes less are stored for each interaction.
     stored = values if (values != 1).any() else None
     is_seen = None if seen is None else has_entries(seen, matrix)
     history = History(_offsets(matrix.indptr), matrix.indices.astype(np.int32), stored, is_seen=is_seen)
@@ -127,6 +130,7 @@ def to_histories(weighed: Sequence[Weighed], **given: Any) -> History:
 def has_entries(marked: Any, matrix: Any) -> NDArray[np.bool_]:
     """Return whether `marked` has an entry at the place of each entry of `matrix`, (nnz,). Both are CSR."""
     n_items = matrix.shape[1]
+    # One number for each pair, so that one call compares all rows.
     keys = [
         np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr)) * n_items + rows.indices for rows in (matrix, marked)
     ]
@@ -160,6 +164,7 @@ def _neighbours(recommender: Any, columns: Columns) -> Scorer:
 
 def _dense_slim(recommender: Any, columns: Columns) -> Scorer:
     trained = recommender.W
+    # Shared, not copied: the copy took 0.8 s of a trial on film ratings, whose weights have 441 MB.
     if columns is AS_TRAINED and trained.dtype == np.float32:
         return DenseWeightsScorer(checked_finite(np.ascontiguousarray(trained), "item weights"))
     weights = np.empty(trained.shape, dtype=np.float32)
@@ -229,6 +234,7 @@ def finite_float32(values: Any, name: str) -> NDArray[np.float32]:
 
     Raise TrainingError if a value is not finite or too large for float32. Its message calls the values `name`.
     """
+    # Values beyond float32 become infinite, and the next line refuses them.
     with np.errstate(over="ignore"):
         array = np.array(values, dtype=np.float32, order="C")
     return checked_finite(array, name)
@@ -242,6 +248,8 @@ def checked_finite(array: NDArray[np.float32], name: str) -> NDArray[np.float32]
 
 def ials_scorer(recommender: Any, columns: Columns = AS_TRAINED) -> IALSScorer:
     """Return the scorer of an iALS `recommender`, which can also solve for users and items outside the training."""
+    # svc solves exactly. irspack's default solver stops after five steps: of users known by features alone, 7 to 29%
+    # got another top 10 (ML-100K, 64 components).
     core = recommender.trainer_as_ials.core_trainer
     has_mean = bool(getattr(recommender, "has_mean", False))
     learned = _weights(core.user_feature_weight, recommender.user_features, "user feature weights")

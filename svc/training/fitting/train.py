@@ -188,6 +188,7 @@ def train_to_best_epoch(
             if without_gain >= epochs.patience:
                 break
         report(epoch, current)
+    # The state of the best epoch, not of the last one.
     recommender.load_state()
     return best_epoch
 
@@ -221,7 +222,7 @@ def run_in_thread(work: Callable[[], Any]) -> Any:
     def run() -> None:
         try:
             ended.set_result(work())
-        except BaseException as error:
+        except BaseException as error:  # also SystemExit, which a thread would swallow
             ended.set_exception(error)
 
     threading.Thread(target=run, name="training", daemon=True).start()
@@ -246,6 +247,7 @@ def with_diagonal(weights: Any, self_weight: float) -> Any:
     Dense weights are changed in place. The diagonal is 0 in a row without a positive weight for another item.
     """
     if not sparse.issparse(weights):
+        # So that the maximum of a row is that of its other weights. No copy of the matrix is needed for this.
         np.fill_diagonal(weights, -np.inf)
         np.fill_diagonal(weights, self_weight * np.maximum(weights.max(axis=1), 0.0))
         return weights

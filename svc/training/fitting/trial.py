@@ -58,6 +58,7 @@ class TrialRecord:
         """Return `readings`, followed by that of the cold-start part if it is another."""
         parts = [part for part in self.parts if part.algorithm != TOP_POP] or [self]
         trials = parts if cold is None else [*parts, cold]
+        # By text, because dicts cannot be keys.
         return list({str(trial.of_history): trial.of_history for trial in trials}.values())
 
     def weighing_of(self, part: TrialRecord) -> int:

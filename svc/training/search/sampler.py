@@ -24,8 +24,8 @@ from svc.training.judging.intervals import is_gain
 from svc.training.search.budget import ALGORITHM, MOST_OF_ONE_NUMBER, TrialPlan
 
 _ATTEMPTS = 16
-# On sparse data TPE alone reached ndcg@20 0.1047 in 40 trials, with variations 0.1061. On two other sets they are
-# equal.
+# On sparse data TPE alone reached ndcg@20 0.1047 in 40 trials, with variations 0.1061. On two other sets they
+# hardly differ.
 _EVERY = 3
 """After the guesses, every third trial is suggested by TPE. The other trials vary the best trial, because TPE learns
 little from few trials. An algorithm with only one parameter, a number, is searched by `next_position` instead.

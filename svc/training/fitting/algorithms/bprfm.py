@@ -8,6 +8,7 @@ import numpy as np
 from irspack.recommenders.bpr import BPRFMRecommender, BPRFMTrainer
 
 
+# Not registered, so that irspack's own table of classes by name stays as it is.
 class SeededBPRFMRecommender(BPRFMRecommender, register_class=False):
     """irspack's BPRFMRecommender, which trains the same model again with the same `random_seed` on one thread."""
 

@@ -54,6 +54,7 @@ class MeanPriorIALSRecommender(IALSRecommender, register_class=False):
         trainer = super()._create_trainer()
         if not is_wide(self.user_features) and not is_wide(self.item_features):
             return trainer
+        # irspack scales inside its trainer, which `WideFeatureTrainer` replaces.
         matrix = self._scale_X(self.X_train_all, self.confidence_scaling, self.epsilon)
         return WideFeatureTrainer(trainer, self, matrix)
 
@@ -125,6 +126,7 @@ class WideFeatureTrainer(IALSTrainer):
         self.solver_config = trainer.solver_config
         self.prediction_time_solver_config = trainer.prediction_time_solver_config
         self._config = _config(recommender)
+        # irspack's core takes float32 only. Converting once saves a copy of all values in each epoch.
         self._matrix = matrix.astype(np.float32)
         n_users, n_items = matrix.shape
         of_users, of_items = np.diff(matrix.indptr), np.bincount(matrix.indices, minlength=n_items)
@@ -147,6 +149,7 @@ class WideFeatureTrainer(IALSTrainer):
         before = held.user_feature_weight, held.item_feature_weight
         user_features, user_start = users.for_a_step(before[0])
         item_features, item_start = items.for_a_step(before[1])
+        # A new core for each epoch, because a core takes its features only when it is made.
         core = Core(self._config, self._matrix, user_features, item_features)
         del user_features, item_features
         core.user, core.item = held.user, held.item
@@ -157,6 +160,7 @@ class WideFeatureTrainer(IALSTrainer):
         held.user, held.item = core.user, core.item
         by_irspack = core.user_feature_weight, core.item_feature_weight
         del core
+        # Both after the step, because item vectors do not depend on the weights of user features.
         held.user_feature_weight = users.solve_weights(held.user, before[0], by_irspack[0])
         held.item_feature_weight = items.solve_weights(held.item, before[1], by_irspack[1])
 
@@ -216,6 +220,7 @@ def solve_ridge(
 
     Raise FeatureRidgeCholeskyError, which irspack raises for a singular system, if MOST_STEPS steps do not suffice.
     """
+    # In float64, because TOLERANCE is finer than the rounding of float32.
     parts = _scaled_parts(features, np.sqrt(row_weights))
     right = np.zeros(start.shape)
     begin = 0
@@ -240,6 +245,7 @@ def solve_ridge(
         length = _ratio(steepness, _squares(direction, product), unsolved)
         solution += length * direction
         residual -= length * product
+        # Into `product`, which is no longer needed: five arrays of the size of W are enough.
         scaled = np.divide(residual, diagonal, out=product)
         before, steepness = steepness, _squares(residual, scaled)
         direction *= _ratio(steepness, before, unsolved)

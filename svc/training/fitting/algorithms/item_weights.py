@@ -45,6 +45,7 @@ def _weights(matrix: Any, ridge: Vector) -> NDArray[np.float32]:
     X is `matrix`, (users, items).
     """
     weights = _System(matrix, ridge).inverse()
+    # Broadcasting divides column j by P_jj, as in the formula.
     weights /= -weights.diagonal()
     np.fill_diagonal(weights, 0.0)
     return weights
@@ -72,6 +73,7 @@ class _System:
 
     def __init__(self, matrix: Any, ridge: Vector) -> None:
         x = matrix.astype(np.float32).tocsc(copy=True)
+        # Stored zeros would count as users of an item.
         x.eliminate_zeros()
         counts, is_apart = np.diff(x.indptr), _are_apart(x)
         single, several = np.flatnonzero(is_apart & (counts == 1)), np.flatnonzero(is_apart & (counts != 1))
@@ -89,6 +91,7 @@ class _System:
         self.own = np.concatenate([1.0 / ridge[single], 1.0 / totals])
         self.ridge = ridge[self.rest]
         self._scales = np.ones(x.shape[0], dtype=np.float32)
+        # The root, because each row enters XᵀX twice.
         self._scales[users] = divisors**-0.5
         self._taken = sparse.diags(totals**-0.5) @ together
 
@@ -135,6 +138,7 @@ def _are_apart(x: Any) -> NDArray[np.bool_]:
     is_taken = np.zeros(x.shape[0], dtype=bool)
     is_taken[x.indices[x.indptr[:-1][counts == 1]]] = True
     few = np.flatnonzero((counts > 1) & (counts <= _FEW_USERS))
+    # Rarest first, because they block the fewest others.
     for item in few[np.argsort(counts[few], kind="stable")]:
         users = x.indices[x.indptr[item] : x.indptr[item + 1]]
         if not is_taken[users].any():
@@ -175,6 +179,7 @@ def _lapack(name: str, matrix: NDArray[np.float32]) -> int:
     capsule = ctypes.py_object(cython_lapack.__pyx_capi__[name])
     ctypes.pythonapi.PyCapsule_GetName.restype = ctypes.c_char_p
     ctypes.pythonapi.PyCapsule_GetPointer.restype = ctypes.c_void_p
+    # scipy names each capsule by the C signature of its routine, and a pointer is given only for that name.
     signature = ctypes.c_char_p(ctypes.pythonapi.PyCapsule_GetName(capsule))
     address = ctypes.pythonapi.PyCapsule_GetPointer(capsule, signature)
     size, failed = ctypes.c_int(len(matrix)), ctypes.c_int()
@@ -189,6 +194,7 @@ def _mirror(matrix: NDArray[np.float32]) -> None:
     for start in range(0, len(matrix), _ROWS_AT_ONCE):
         end = start + _ROWS_AT_ONCE
         block = matrix[start:end, start:end]
+        # In blocks, so that the copy of a transposed matrix is never in memory as a whole.
         block[:] = np.triu(block) + np.triu(block, 1).T
         matrix[end:, start:end] = matrix[start:end, end:].T
 
@@ -221,6 +227,7 @@ class TransitionRP3betaRecommender(RP3betaRecommender, register_class=False):
         interactions = self.X_train_all.astype(np.float64).tocsr()
         to_items = _rows_to_one(interactions)
         to_users = _rows_to_one(interactions.T.tocsr())
+        # After normalization. Before it, as in irspack, alpha has no effect on interactions of 1.
         to_items.data **= self.alpha
         to_users.data **= self.alpha
         popularity = np.maximum(np.asarray(interactions.sum(axis=0)).ravel(), 1.0)

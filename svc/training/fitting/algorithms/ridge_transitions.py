@@ -63,12 +63,15 @@ class RidgeTransitionsRecommender(BaseSimilarityRecommender, register_class=Fals
             rows = slice(first, first + pairs.shape[0])
             targets[rows] = (pairs @ items).toarray()
             gram[rows] = (pairs @ later).toarray()
+        # `pairs` has each pair of an earlier and a later item once. The Gram matrix needs both halves.
         gram += gram.T.copy()
         gram += (items.T @ later).toarray()
+        # A copy, because the diagonal is a view of the matrix that is changed in the next line.
         own = gram.diagonal().copy()
         np.fill_diagonal(gram, own * (1.0 + self.popular_ridge) + self.ridge * own.mean())
         solution = invert(gram)
         blocks = [
+            # In blocks of rows, because the whole product would be another dense (items, items) matrix.
             strongest(sparse.csr_matrix(solution[first : first + _ROWS_AT_ONCE] @ targets), self.top_k)
             for first in range(0, n_kept, _ROWS_AT_ONCE)
         ]

@@ -89,6 +89,7 @@ class Positions:
 
     def __init__(self, times: sparse.csr_matrix, *, breaks_ties: bool = False) -> None:
         users = np.repeat(np.arange(times.shape[0]), np.diff(times.indptr))
+        # A constant seed: the order within one time means nothing, but a training must give the same bytes again.
         ties = np.random.default_rng(0).permutation(times.nnz) if breaks_ties else times.indices
         order = np.lexsort((ties, times.data, users))
         users, moments, items = users[order], times.data[order], times.indices[order]
@@ -138,6 +139,7 @@ class Near:
             counts = pairs @ self.positions.items
             if self.same:
                 rows = np.repeat(np.arange(counts.shape[0]), np.diff(counts.indptr))
+                # An item shares its own position, so `same` has paired it with itself.
                 counts.data[counts.indices == first + rows] = 0.0
                 counts.eliminate_zeros()
             counts.sort_indices()
@@ -182,10 +184,12 @@ class Near:
 
 def strongest(weights: sparse.csr_matrix, top_k: int) -> sparse.csr_matrix:
     """Return the `top_k` largest entries of each row. Of equal entries, those in the lower columns are kept first."""
+    # Only rows that are too long are looked at, because partitioning costs a call for each row.
     is_kept = np.ones(weights.nnz, dtype=bool)
     for row in np.flatnonzero(np.diff(weights.indptr) > top_k):
         begin, end = weights.indptr[row], weights.indptr[row + 1]
         values = weights.data[begin:end]
+        # A bound and not `argpartition`, which keeps any of the weights that tie at the end.
         bound = np.partition(values, len(values) - top_k)[len(values) - top_k]
         at_bound = np.flatnonzero(values == bound)
         keep = values > bound

@@ -49,6 +49,7 @@ class WeightedSVDRecommender(TruncatedSVDRecommender, register_class=False):
         decomposer = TruncatedSVD(n_components=self.n_components, random_state=self.random_seed)
         self.decomposer_ = decomposer.fit(weighted.astype(precision))
         vectors = self.decomposer_.components_
+        # The projection of the histories instead of sklearn's U·Σ, which differs by the weights of users.
         self.z_ = (interactions @ (vectors * before).T).astype(precision)
         self.decomposer_.components_ = (vectors * after).astype(precision)  # irspack scores by them
         self.history_scales_ = before / after
@@ -65,6 +66,7 @@ def _weights(interactions: Any, weighting: str) -> tuple[Vector, Vector, Vector]
     after it, (items,).
     """
     n_users, n_items = interactions.shape
+    # At least 1, so that a user or item without training interactions does not divide by 0.
     of_users = np.maximum(np.diff(interactions.indptr), 1).astype(np.float64)
     of_items = np.maximum(np.bincount(interactions.indices, minlength=n_items), 1).astype(np.float64)
     if weighting == "DEGREES":
