@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from svc.recipe.filter_tree import Filter, parse_filter
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from svc.recipe.serving_schema import Experiment, ServedLog, Serving, ServingBoost, ServingLimit, ServingPin
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Policy:
     """The serving rules of a recipe. A request may replace each rule except `filter` and `users`."""
 
@@ -32,12 +33,12 @@ class Policy:
     served_log: ServedLog | None = None
     """The served log with the absolute path of its folder, or None without a log."""
 
-    @property
+    @cached_property
     def timed(self) -> bool:
         """True if the rules have boosts or pins, each of which may have a beginning and an end."""
         return bool(self.boosts or self.pins)
 
-    @property
+    @cached_property
     def has_rules(self) -> bool:
         """True if the rules may reorder the ranking of a request that sets no rules."""
         return bool(self.diversity or self.limits or self.boosts or self.pins)

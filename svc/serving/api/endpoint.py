@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 from pydantic import BaseModel
@@ -34,7 +35,7 @@ def _always(_settings: Settings) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Endpoint:
     """One row of the table of endpoints: a path with a method, its schemas, and the access that it requires."""
 
@@ -66,7 +67,7 @@ class Endpoint:
     asks_model: bool = False
     """True if requests wait in the queue of a model, and may be refused because of this wait."""
 
-    @property
+    @cached_property
     def is_batch(self) -> bool:
         """True if the endpoint answers several requests at once."""
         return self.verb.startswith(BATCH_PREFIX)
@@ -76,7 +77,7 @@ class Endpoint:
         """The verb that the policy of a key must permit, or "". A permitted verb includes its batch form."""
         return self.verb.removeprefix(BATCH_PREFIX) or self.under_verb
 
-    @property
+    @cached_property
     def verb(self) -> str:
         """The recommendation verb at the end of the path, or ""."""
         return self.path.partition(PARAMETER + ":")[2]

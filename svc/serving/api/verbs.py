@@ -118,7 +118,8 @@ class Verbs:
             status = error.metric_status
             raise
         finally:
-            recipe = route.name if self._state.registry.get(route.name) else UNKNOWN_RECIPE
+            is_known = status == "ok" or self._state.registry.get(route.name)
+            recipe = route.name if is_known else UNKNOWN_RECIPE
             count_request(self._state.metrics, recipe, route.verb, status, time.perf_counter() - started)
         return response
 
@@ -181,7 +182,7 @@ class Verbs:
             if answer is None:
                 answer = await self._find(request, route, body, served, budget)
                 # The list of an arm may have become too old meanwhile, so that another arm answered.
-                if numbers_of(served, self._state.registry) == number:
+                if served.policy.experiment is None or numbers_of(served, self._state.registry) == number:
                     self._keep(number, verb, body, answer, served)
         if served.policy.experiment is not None or served.policy.served_log is not None:
             self._note(request.request_id, route, body, served, answer)
