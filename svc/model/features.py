@@ -59,6 +59,7 @@ class TokenColumn(Stored):
         else:
             parts = value if isinstance(value, list | tuple | np.ndarray) else [value]
         texts = (token_text(part) for part in parts)
+        # Each token once, however often a cell has it, because components are 1 or 0.
         return list(dict.fromkeys(text for text in texts if text is not None))
 
     def read(self, value: object) -> tuple[Value, list[str]]:
@@ -70,7 +71,7 @@ class TokenColumn(Stored):
             texts = self.split(value)
         except TypeError as error:
             raise self._unusable(str(error)) from None
-        except ValueError:
+        except ValueError:  # more digits than `sys.int_info.default_max_str_digits`
             raise self._unusable("the number has too many digits") from None
         if not texts:
             return NOTHING, []
@@ -105,6 +106,7 @@ class NumberColumn(Stored):
         finite = values[np.isfinite(values)]
         if not len(finite):
             return cls(name, mean=0.0, deviation=0.0, low=0.0, high=0.0)
+        # Numbers near the largest float64 overflow in the mean. Such a column counts as constant below.
         with np.errstate(over="ignore", invalid="ignore"):
             mean, deviation = float(finite.mean()), float(finite.std())
         if not math.isfinite(deviation):
@@ -114,10 +116,12 @@ class NumberColumn(Stored):
     @property
     def width(self) -> int:
         """Return 1, or 0 for a column that does not vary."""
+        # Rounding gives equal values a deviation just above 0, by which nothing must be divided.
         return int(self.deviation > LEAST_DEVIATION * max(abs(self.mean), 1.0))
 
     def standardize(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return standardized values, (n,), of a column that varies. A value that is not finite becomes 0, the mean."""
+        # Clamped, because a value far outside would outweigh all other features of the item.
         standard = (np.clip(values, self.low, self.high) - self.mean) / self.deviation
         return np.where(np.isfinite(values), standard, 0.0)
 
@@ -138,7 +142,7 @@ class NumberColumn(Stored):
             raise FeatureValueUnusable(f"feature {self.name!r}: {kind_of(value)} is not a number; give one or null")
         try:
             number = float(value)
-        except OverflowError:
+        except OverflowError:  # a whole number above 1.8e308
             number = math.inf
         if not math.isfinite(number):
             raise FeatureValueUnusable(f"feature {self.name!r}: the value is not a finite number")

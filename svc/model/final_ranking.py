@@ -53,6 +53,7 @@ def apply_rules(query: Query, ranking: Ranking, n_items: int, similar: CompareIt
         return ranking
 
     def whole() -> Candidates:
+        # Called only if the rules leave too few items, because ranking all items takes longest.
         (every,) = rank([query._replace(limit=n_items, unordered=True)])
         return Candidates(every.items, every.scores, True, whole, every.ties)
 
@@ -65,6 +66,7 @@ def apply_rules(query: Query, ranking: Ranking, n_items: int, similar: CompareIt
 
 def is_complete(ranking: Ranking, asked: int, n_items: int) -> bool:
     """Return whether a ranking from a query with the limit `asked` holds all items that the model may recommend."""
+    # New items are not counted, because the limit is one of the model's items.
     return asked == n_items or int(np.count_nonzero(ranking.items < n_items)) < asked
 
 
@@ -73,6 +75,7 @@ def _scores_of_pins(query: Query, rules: Rules, n_items: int, rank: Rank) -> NDA
     if not rules.pins:
         return np.empty(0)
     columns = np.array([pin.column for pin in rules.pins], dtype=np.int32)
+    # Pins are scored alone, which reads a few items instead of all.
     if columns.max() < n_items and not query.reordered:
         asked = query._replace(allowed=ItemSet.of_columns(columns, n_items), limit=len(columns), new=None)
     else:  # the score of a new or reordered item depends on all candidates
@@ -116,6 +119,7 @@ def add_reasons(
         scores = ranking.scores.copy()
         scores[query.offset :][is_new] = own
         ranking = ranking._replace(scores=scores)
+    # Items before the offset are not shown, so explaining them would be wasted.
     before = (Because((), 0.0),) * (len(ranking.items) - len(items))
     return ranking._replace(because=(*before, *because))
 
@@ -155,6 +159,7 @@ def with_groups(  # noqa: PLR0917 - all of them are about one page
     If the scorer's scores are no sums, `contributions` is None, and the group `scores` is a reason of its own.
     Otherwise this group gets no contribution, and its addends of an item's place and of mean values are not explained.
     """
+    # Ranked again, because the ranking has the order of the ranker, and places are features.
     (page,) = scorer.rank([query._replace(limit=min(REORDERED, scorer.n_items), unordered=False)], history)
     table = ranker.contributions(*history_of(query, history), page.items, page.scores)
     with_features = {feature.group for feature in ranker.features} - (

@@ -33,8 +33,10 @@ def without_users(model: Model, ids: Collection[str]) -> Model:
     copy is for `encode`, and not ready for queries.
     """
     kept = _others(model.user_ids, ids)
+    # A shallow copy: arrays that keep their bytes are shared, and a model may take gigabytes.
     remaining = copy.copy(model)
     if model.popularity is None or not model.popularity.any():
+        # Counted before the rows go, because popular items must keep their order for everybody else.
         remaining.popularity = np.bincount(model.history.columns, minlength=model.n_items).astype(np.float64)
     remaining.user_ids = _ids(model.user_ids, kept)
     remaining.history = _rows(model.history, kept)
@@ -46,6 +48,7 @@ def without_users(model: Model, ids: Collection[str]) -> Model:
     remaining.cold = None if model.cold is None else _scorer(model.cold, kept)
     if model.other_user_ids is not None and model.hidden_of_others is not None:
         kept_others = _others(model.other_user_ids, ids)
+        # An empty table of other users is left out, as in a model that never had any.
         some = bool(kept_others.any())
         remaining.other_user_ids = _ids(model.other_user_ids, kept_others) if some else None
         remaining.hidden_of_others = _rows(model.hidden_of_others, kept_others) if some else None
@@ -70,6 +73,7 @@ def _rows(history: History, kept: Kept) -> History:
     entries = np.repeat(kept, lengths)
     remaining: Any = copy.copy(history)
     remaining.offsets = np.concatenate([[0], np.cumsum(lengths[kept])]).astype(history.offsets.dtype)
+    # Over all fields, so that a later array with a value for each interaction cannot be forgotten here.
     for name in (part.name for part in fields(History) if part.name != "offsets"):
         values = getattr(history, name)
         if isinstance(values, np.ndarray):  # a value for each interaction

@@ -130,6 +130,7 @@ class History(Stored):
 
     def at_weighing(self, weighing: int) -> History:
         """Return the histories with the weights of number `weighing`: 0 for `weights`, 1 for the first of `others`."""
+        # Cached, because each request asks again and the histories of a weighing never change.
         return self._others[weighing - 1] if weighing else self
 
     @cached_property
@@ -150,6 +151,7 @@ class History(Stored):
         """Return the histories with only the items that are left out of answers, without weights."""
         if self.is_seen is None:
             return self
+        # Running counts at the old offsets are the new offsets.
         return History(np.append(0, self.is_seen.cumsum())[self.offsets], self.columns[self.is_seen])
 
     def values(self, user: int) -> NDArray[np.float32] | None:
@@ -170,6 +172,7 @@ class History(Stored):
         if not self.recency:
             return None if values is None else values.astype(np.float64)
         if self.ties is None:
+            # Without ties, positions are the places counted from the end. No times need to be compared.
             positions = np.arange(self.offsets[user + 1] - self.offsets[user] - 1, -1, -1)
         else:
             positions = positions_of(self.times(user))
@@ -184,5 +187,6 @@ class History(Stored):
         # These times rise over all rows together. Only their differences within a row are used.
         times = np.arange(len(self.columns)) if self.ties is None else (~self.ties).cumsum()
         last = np.repeat(self.offsets[1:] - 1, np.diff(self.offsets))
+        # Counted from the last item of the same user, so that the shared numbering cancels.
         decay = decay_factors(times[last] - times, self.recency)
         return decay if values is None else values * decay

@@ -61,6 +61,7 @@ class IdTable:
         encoded = [text.encode() for text in ids]
         offsets = np.zeros(len(encoded) + 1, dtype=np.int64)
         np.cumsum(np.fromiter(map(len, encoded), np.int64, len(encoded)), out=offsets[1:])
+        # blake2b and not Python's `hash`, which differs between processes.
         digests = np.fromiter(map(digest, encoded), np.uint64, len(encoded))
         order = np.argsort(digests, kind="stable")
         table = cls(
@@ -73,6 +74,7 @@ class IdTable:
         return table
 
     def _refuse_repeats(self) -> None:
+        # Only equal digests can be equal ids, so there is no need to compare all ids.
         for position in np.flatnonzero(self.hashes[1:] == self.hashes[:-1]):
             row = int(self.rows[position + 1])
             if self.index(self.at(row)) != row:
@@ -90,6 +92,7 @@ class IdTable:
         if data is None:
             return -1
         key = digest(data)
+        # `bisect` on the buffer takes 0.5 µs, `np.searchsorted` 1.7.
         return self._row_of(data, key, bisect_left(self.hashes.data, key))
 
     def indices(self, ids: Sequence[str]) -> NDArray[np.int32]:
@@ -100,6 +103,7 @@ class IdTable:
         digests = np.fromiter((0 if data is None else digest(data) for data in encoded), np.uint64, len(encoded))
         positions = np.searchsorted(self.hashes, digests)
         likely = self.rows[np.minimum(positions, len(self) - 1)]
+        # As Python numbers, because reading single elements of arrays is slower.
         starts, ends = self.offsets[likely].tolist(), self.offsets[likely + 1].tolist()
         blob = self.blob.data
         rows = likely.copy()
@@ -122,6 +126,7 @@ class IdTable:
 
         `position` is the first position in `hashes` with a digest of at least `key`.
         """
+        # Different ids may share a digest. All that do stand together.
         while position < self.hashes.size and self.hashes[position] == key:
             row = int(self.rows[position])
             if self._bytes_at(row) == data:
@@ -140,6 +145,7 @@ class IdTable:
 
     def all(self) -> list[str]:
         """Return every id, in row order."""
+        # One copy of all bytes, because slicing bytes is faster than slicing arrays a million times.
         data = self.blob.tobytes()
         ends = self.offsets.tolist()
         return [data[start:end].decode() for start, end in pairwise(ends)]
@@ -152,6 +158,7 @@ _FEW_IDS = 12
 """Fewer ids than this are found faster by `IdTable.indices`."""
 _AT_ONCE = 1 << 16
 """The ids of the table that are digested at once. Bounds the memory for preparing a large table."""
+# Odd numbers, with which different letters at one place never give equal products.
 _MULTIPLIERS = np.random.Generator(np.random.PCG64(0)).integers(0, 1 << 64, 1024, dtype=np.uint64) | np.uint64(1)
 """One multiplier for each of the first 1,024 bytes of an id. Later bytes reuse them in turn."""
 
@@ -190,6 +197,7 @@ class IdFinder:
     def indices(self, ids: Sequence[str]) -> NDArray[np.int32]:
         """Return the rows of `ids`, (len(ids),) int32, with -1 for unknown ids."""
         if self._at_hand is not None:
+            # Takes 10 µs for 200 ids, and `IdTable.indices` 260.
             return np.fromiter(map(self._at_hand.get, ids, repeat(-1)), np.int32, len(ids))
         table = self._table
         text = "".join(ids)
@@ -214,6 +222,7 @@ class IdFinder:
         starts = self._table.offsets[rows].astype(np.int64)
         alike: NDArray[np.bool_] = self._table.offsets[rows + 1] - starts == lengths
         own = np.repeat(starts, lengths) + places
+        # Clipped, because the bytes of a shorter id at the end of the table end before.
         differs = self._table.blob.take(own, mode="clip") != letters
         alike[np.repeat(np.arange(len(rows)), lengths)[differs]] = False
         return alike
@@ -229,4 +238,5 @@ def _digests(letters: Letters, lengths: Lengths) -> tuple[NDArray[np.uint64], Le
     places = np.arange(len(letters)) - np.repeat(ends - lengths, lengths)
     sums = np.zeros(len(letters) + 1, dtype=np.uint64)
     np.cumsum(letters * _MULTIPLIERS.take(places, mode="wrap"), out=sums[1:])
+    # Differences of running sums modulo 2⁶⁴ are exact, whatever overflows before.
     return sums[ends] - sums[ends - lengths], places

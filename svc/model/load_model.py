@@ -112,7 +112,7 @@ def check_feature_version(header: Mapping[str, Any]) -> None:
     if features is None:
         return
     trained = features.get("version") if isinstance(features, Mapping) else None
-    if type(trained) is not int:
+    if type(trained) is not int:  # True is an `int`, but no version
         raise FeatureVersionMismatch("feature version check failed: features.version is missing or not an integer")
     if trained != FEATURE_VERSION:
         raise FeatureVersionMismatch(
@@ -155,11 +155,12 @@ def _make_ready(model: Model, header: Mapping[str, Any]) -> None:
     Raises an ArtifactError for any failure but MemoryError, because the payload is the cause.
     """
     try:
+        # Before `ready`, which computes with arrays whose sizes would not fit.
         check_features(model, header)
         check_sizes(model)
         model.describe_events(header.get("events") or ())
         model.ready()
-    except (ArtifactError, MemoryError):
+    except (ArtifactError, MemoryError):  # the machine's fault, not the payload's
         raise
     except Exception as error:
         raise RehearsalFailed(
@@ -260,8 +261,10 @@ def rehearse(model: Model) -> list[Ranking]:
     s for 41,000 items, and 2 s for a million. Raises RehearsalFailed.
     """
     with np.errstate(all="ignore"):  # `_answer` raises for scores that are not finite, so no warnings are needed
+        # The table is sorted by digests, so its first rows are these users.
         users = model.user_ids.rows[:N_REHEARSED].tolist()
         of_users = [(_of_user(model, user), f"the user in row {user}") for user in users]
+        # One of them alone too, because a single query takes another path through the scan than a batch.
         rankings = _answer(model, of_users) + _answer(model, of_users[:1])
         (whole,) = _answer(model, [(query._replace(limit=model.n_items), who) for query, who in of_users[:1]])
         if len(whole.items) != model.n_items:

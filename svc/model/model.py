@@ -180,6 +180,7 @@ class Model(Stored):
 
         A ranking has the same bits in any batch. Long array operations release the GIL.
         """
+        # Plain queries skip all steps below.
         if not any(query.rules or query.explain or query.popular or query.audience for query in queries):
             return self._rank_by_score(queries)
         if any(query.audience for query in queries):
@@ -247,13 +248,14 @@ class Model(Stored):
         if encoder is None or self._embedder is None:
             raise FeaturesNotSupported(FeaturesNotSupported.template.format(side="item"))
         unknown = self.unknown(ids).tolist()
+        # Begins with no vectors, so that a list without new items can be concatenated.
         vectors, described = [self._embedder.place(())], list[Encoded]()
         for start in range(0, len(unknown), PLACED_AT_ONCE):
             some = unknown[start : start + PLACED_AT_ONCE]
             encoded = []
             for row in some:
                 encoded.append(_encode_row(encoder, ids, features, row))
-                yield_gil()
+                yield_gil()  # encoding long texts would otherwise stop the event loop
             vectors.append(self._embedder.place(encoded))
             described += encoded
         table = IdTable.from_ids([ids[row] for row in unknown])
@@ -276,6 +278,7 @@ class Model(Stored):
         if ranker is None:
             return self._by_scorers(queries)
         is_reordered = [self._is_reordered(query) for query in queries]
+        # The ranker reorders the same items whatever the limit, so that pages of different lengths agree.
         least = min(REORDERED, self.n_items)
         asked = [
             query._replace(limit=max(query.limit, least)) if reordered else query

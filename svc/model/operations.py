@@ -54,6 +54,7 @@ def check_operations(pickled: bytes | memoryview) -> None:
     """
     end = 0
     stack = _Stack()
+    # A file object, because `genops` reads no memoryview.
     for number, (operation, argument, position) in enumerate(pickletools.genops(io.BytesIO(pickled)), start=1):
         if operation.name in _OBJECT_OPERATIONS:
             raise ForbiddenClass(f"payload builds an object with {operation.name}, which svc never writes")
@@ -63,6 +64,7 @@ def check_operations(pickled: bytes | memoryview) -> None:
             raise PayloadInvalid(f"payload: more than {MAX_OPERATIONS} operations, more than any model needs")
         stack.follow(operation.name, argument)
         end = (position or 0) + 1
+    # An unpickler stops at STOP. Bytes behind it would be signed but never checked.
     if end != len(pickled):
         raise PayloadInvalid("payload: bytes follow the end of the pickle")
 
@@ -131,6 +133,7 @@ class _Stack:
     def _fill(self, name: str) -> None:
         held = self._take(_FILLS[name])
         filled = self._values[-1]
+        # `_PLAIN` and `_TEXT` stand for all plain values, so nothing may be added to them.
         if filled.is_held or filled is _PLAIN or filled is _TEXT:
             raise PayloadInvalid("payload: a container grows after another holds it, or is not a container")
         if name in ("SETITEM", "SETITEMS"):

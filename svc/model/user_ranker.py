@@ -34,6 +34,7 @@ class UserRanker:
         self._history = history
         self._hidden = hidden
         self._embedder = embedder
+        # An index, because otherwise all histories are read for each item.
         self._owners = ByColumn.of(history.columns, scorer.n_items)
         self._of_columns: tuple[Callable[[int], UserScores], Moments] | None = None
         self._of_vectors: tuple[Callable[[NDArray[np.float64]], UserScores], Moments] | None = None
@@ -78,6 +79,7 @@ class UserRanker:
             is_included = np.zeros(len(wanted), dtype=np.bool_)
             is_included[audience.include] = True
             wanted &= is_included
+        # After `include`, so that a user in both lists is left out.
         wanted[audience.exclude] = False
         if audience.column >= 0:
             if not query.include_seen:

@@ -26,6 +26,7 @@ def scale_of(name: str, weights: NDArray[Any]) -> Scale:
     """Return the scale `name` with its unit in the training `weights`, (n,)."""
     if not len(weights) or name not in {"log", "mean"}:
         return name, 1.0
+    # Not the least weight: a single one near 0 would raise the logarithms of all others.
     unit = np.percentile(weights, 1) if name == "log" else weights.mean(dtype=np.float64)
     return name, float(unit)
 
@@ -38,6 +39,7 @@ def scale_weights(weights: NDArray[Any], scale: Scale, offsets: NDArray[Any]) ->
     if name == "rank":
         return _by_place(weights, offsets)
     ratios = weights.astype(np.float64) / unit
+    # At least 1, so that a choice never counts less than one without a weight.
     return np.maximum(1.0, 1.0 + np.log(ratios)) if name == "log" else np.maximum(ratios, LEAST)
 
 
@@ -59,6 +61,7 @@ def _by_place(weights: NDArray[Any], offsets: NDArray[Any]) -> Weights:
     is_first = np.ones(len(order), dtype=np.bool_)
     is_first[1:] = (ordered[1:] != ordered[:-1]) | (rows[1:] != rows[:-1])  # `rows` is sorted already
     first = np.flatnonzero(is_first)
+    # The mean place of a run of equal weights: the middle between its first and its last.
     shared = (first + np.append(first[1:], len(order)) - 1) / 2
     places = shared[is_first.cumsum() - 1] - offsets[:-1][rows]
     most = lengths[rows] - 1

@@ -145,6 +145,7 @@ class TextColumn(Stored):
         """
         counts = Counter(self.words(value))
         place_of = self._place_of
+        # Ascending, so that sums over the words of a text have the same bits for any order of words.
         placed = sorted((place_of[word], count) for word, count in counts.items() if word in place_of)
         n_unknown = len(counts) - len(placed)
         unit = "word" if self.analyzer == "word" else "run"

@@ -82,6 +82,7 @@ def label_columns(record: ItemRecord) -> NDArray[np.intp]:
 def has_no_label(record: ItemRecord) -> NDArray[np.bool_]:
     """Return for each item and label column whether the item has no label there, (n_items, columns)."""
     n_columns, lengths = len(record.label_names), np.diff(record.label_offsets)
+    # One number for each cell of the table, so that one `bincount` finds the empty ones.
     cells = np.repeat(np.arange(len(lengths)), lengths) * n_columns + label_columns(record).take(record.labels)
     counts = np.bincount(cells, minlength=len(lengths) * n_columns)
     is_empty: NDArray[np.bool_] = counts.reshape(len(lengths), n_columns) == 0

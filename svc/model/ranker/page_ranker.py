@@ -97,6 +97,7 @@ class PageRanker(Stored):
         scales = weights / deviations
         scores, popularity, neighbours, labels, numbers = (scales[part] for part in parts)
         own = np.zeros((len(GROUPS), len(record.popularity)))
+        # The means are the same for all items, so they are subtracted here once instead of from each feature.
         own -= np.array([[(scales[part] * means[part]).sum()] for part in parts])
         is_missing, by_kind = np.isnan(record.numbers), labels.reshape(n_columns, kinds)
         own[1] += (record.popularity * popularity[:-1]).sum(axis=1)
@@ -104,6 +105,7 @@ class PageRanker(Stored):
         own[4] += (is_missing * numbers[1::2]).sum(axis=1)
         entries = (np.diff(record.label_offsets), record.label_offsets[1:])
         filled = np.where(is_missing, np.float32(0), record.numbers)
+        # One table, so that one `take` reads all facts about an item.
         table = np.column_stack([*entries, record.popularity[:, 0], own.T, ~is_missing, filled])
         columns = label_columns(record)
         self._of_score = float(scores[0])
@@ -125,6 +127,7 @@ class PageRanker(Stored):
         the limit of the query, unless the query is unordered.
         """
         items, scores = ranking.items, ranking.scores
+        # The rules will select from all items, in any order, but the ranker needs the winner's best ones first.
         if query.unordered:
             order = _best_first(items, scores, REORDERED)
             items, scores = items[order], scores[order]
@@ -134,9 +137,11 @@ class PageRanker(Stored):
         own = np.add.reduce(self.contributions(*history_of(query, history), items[:n], scores[:n]), axis=0)
         order = (-own).argsort(kind="stable")
         own = own.take(order)
+        # One constant for all, so that differences between the reordered items stay those of the weights.
         first, shown, ties = items[:n].take(order), own - own[-1] + scores[n - 1], np.arange(n)
         if n < len(items):
             first, shown = np.concatenate([first, items[n:]]), np.concatenate([shown, scores[n:]])
+            # Later than those of all reordered items, because equal scores are ordered by `ties`.
             ties = np.concatenate([ties, REORDERED + items[n:].astype(np.int64)])
         kept = slice(None if query.unordered else query.limit)
         return Ranking(first[kept], shown[kept], ties=ties[kept])
@@ -169,10 +174,12 @@ class PageRanker(Stored):
 
     def _of_neighbours(self, h: Items, w: Values | None, items: Items) -> Values:
         neighbours, n = self.record.neighbours, len(items)
+        # Flags need an eighth of the bytes: a lookup of 2,500 neighbours takes 2.4 instead of 5.5 µs.
         weight_of: NDArray[Any] = np.zeros(len(neighbours) + 1, dtype=np.bool_ if w is None else np.float64)
         weight_of[h] = True if w is None else w
         near = neighbours.take(items, axis=0)
         weights = weight_of.take(near).ravel()
+        # Few of the neighbours of a page are in a history, so the rest works on these alone.
         hits = weights.nonzero()[0]
         rows = hits // NEIGHBOURS
         similarities = self._similarities.take((items.take(rows) - rows) * NEIGHBOURS + hits).astype(np.float64)
@@ -211,6 +218,7 @@ class PageRanker(Stored):
         if self._of_last is not None:
             start, n_last = int(ends[n_chosen - LAST - 1]) if n_chosen > LAST else 0, min(n_chosen, LAST)
             of_last = n_last if w is None else w[-LAST:].sum()
+            # The last items count in both features, so one sum over the history gives both.
             weights[start:] += self._of_last.take(chosen[start:]) * (total / of_last)
         if w is not None:
             weights *= w.repeat(lengths[:n_chosen])
@@ -230,6 +238,7 @@ class PageRanker(Stored):
         means = sums[n_columns:] / np.where(counts > 0, counts, 1)
         distances = own[n_columns:] - own[:n_columns] * means[:, np.newaxis]
         np.abs(distances, out=distances)
+        # Without a known number in the history there is no distance.
         distances *= (self._of_distances * (counts > 0))[:, np.newaxis]
         totals: Values = np.add.reduce(distances, axis=0)
         return totals

@@ -71,6 +71,7 @@ class LabelField:
         self, kind: Literal["categorical", "multi_label"], n_items: int, pairs: NDArray[np.int32], names: IdTable
     ) -> None:
         item_of, label_of = pairs[:, 0], pairs[:, 1]
+        # Stable, so that the items of a label are ascending.
         order = np.argsort(label_of, kind="stable")
         self.kind = kind
         self.names = names
@@ -80,6 +81,7 @@ class LabelField:
         self.item_starts = _starts(label_of, len(names))
         self.labels = np.ascontiguousarray(label_of)
         self.label_starts = _starts(item_of, n_items)
+        # Computed once, because every filter with `exists` or its negation asks for the same set.
         self.exists = ItemSet.of_flags(np.diff(self.label_starts) > 0)
 
     @classmethod
@@ -101,6 +103,7 @@ class LabelField:
         counts = np.diff(self.label_starts)[items]
         within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         labels = self.labels[np.repeat(self.label_starts[items], counts) + within]
+        # Labels that no item has any longer are dropped, so that they are neither offered nor counted.
         used, codes = np.unique(labels, return_inverse=True)
         pairs = np.column_stack([np.repeat(np.arange(len(items)), counts), codes]).astype(np.int32)
         return LabelField(
@@ -146,11 +149,14 @@ class LabelField:
             return self.exists if operand else ~self.exists
         labels = self._finder.indices(operand)
         labels = labels[labels >= 0]
+        # No item has a label that the table lacks.
         if name == "all" and len(labels) < len(operand):
             return ItemSet.of_columns(labels[:0], self.n_items)
         items = [self.items[self.item_starts[label] : self.item_starts[label + 1]] for label in labels.tolist()]
         if name == "any":
+            # `labels[:0]`, because numpy cannot concatenate nothing.
             return ItemSet.of_columns(np.concatenate([*items, labels[:0]]), self.n_items)
+        # An item that stands in the list of each label has all of them.
         times = np.bincount(np.concatenate(items), minlength=self.n_items)
         return ItemSet.of_flags(times == len(items))
 
@@ -206,6 +212,7 @@ class NumberField:
     def matching(self, name: str, operand: Any) -> ItemSet:
         if name == "exists":
             return self.exists if operand else ~self.exists
+        # Comparisons with NaN are false, so a missing number matches none of them.
         return ItemSet.of_flags(COMPARE[name](self.numbers, operand))
 
     def describe(self) -> dict[str, Any]:
@@ -229,6 +236,7 @@ class FilterFields:
         self.kinds = {name: field.kind for name, field in fields.items() if name not in hidden}
         self.hidden = hidden
         self._n_items = n_items
+        # By number of sets instead of bytes, because a set has at most one bit an item.
         self._cache: LruCache[bytes, ItemSet] = LruCache(max(LEAST_CACHED, CACHE_BYTES // max(1, n_items // 8)))
         self._lock = Lock()
 
@@ -362,7 +370,7 @@ def read_number(name: str, value: object) -> float:
         return math.nan
     try:
         number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError, OverflowError):  # OverflowError: a whole number beyond float64
         raise MetadataError(
             f"filter field {name!r} is numerical, and a cell holds {kind_of(value)} that is not a number;"
             " mend the table or declare the field categorical"

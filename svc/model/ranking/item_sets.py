@@ -69,6 +69,7 @@ class ItemSet:
         return cls(n_items, count, bits=bits)
 
     def __and__(self, other: ItemSet) -> ItemSet:
+        # A small set is looked up in the other, which costs its own size instead of that of the catalogue.
         for small, another in ((self, other), (other, self)):
             if small._columns is not None:
                 columns = small._columns[another.contains(small._columns)]
@@ -123,6 +124,7 @@ class ItemSet:
 
 
 def _unpack(bits: NDArray[np.uint8], n_items: int) -> NDArray[np.bool_]:
+    # A view, because the bytes of unpacked bits are valid truth values already.
     return np.unpackbits(bits, count=n_items).view(np.bool_)
 
 
@@ -145,6 +147,7 @@ def added_up(
     rising = columns[order]
     is_first = firsts(rising)
     unique = rising[is_first].astype(np.int32, copy=False)
+    # `bincount` adds in the order of the entries, so equal requests get the same bits.
     total = np.bincount(is_first.cumsum() - 1, weights[order], minlength=len(unique)).astype(np.float64, copy=False)
     return unique, None if (total == 1.0).all() else total
 
@@ -209,6 +212,7 @@ def group_maxima(scores: NDArray[Any], groups: int) -> NDArray[Any]:
     depth = n // groups
     if depth <= 1:
         return scores
+    # Groups are strided and not runs, so that the reduction works on whole rows with vector instructions.
     maxima: NDArray[Any] = np.maximum.reduce(scores[:, : depth * groups].reshape(b, depth, groups), axis=1)
     if n == depth * groups:
         return maxima
@@ -224,9 +228,11 @@ def best(scores: NDArray[Any], limit: int, ties: NDArray[Any] | None = None) -> 
     if len(scores) <= SORT_BELOW and ties is None:
         order = (-scores).argsort(kind="stable")[:limit]
         return order[scores[order] > -np.inf]
+    # Takes 42 µs for ten of 41,000 scores, and `np.argpartition` 570.
     bound = lower_bound(scores, limit)
     above = np.flatnonzero(scores > bound)
     values = scores[above]
+    # Many items of one group may be above the bound. A sharper bound is cheaper than sorting them.
     if len(above) > 4 * limit:
         bound = kth_largest(values, limit)
         equal, above = above[values == bound], above[values > bound]
@@ -272,5 +278,6 @@ def reaching(scores: NDArray[Any], limit: int, slack: float = 0.0) -> NDArray[np
     """
     bound = lower_bound(scores, limit)
     if bound > -np.inf:
+        # One step lower, because rounding the bound to float32 may have raised it.
         return np.flatnonzero(scores >= np.nextafter(scores.dtype.type(bound - slack), -np.inf))
     return np.flatnonzero(scores > -np.inf)

@@ -72,6 +72,7 @@ class NewItems:
     def __post_init__(self) -> None:
         self._finder = IdFinder(self.ids)
 
+    # The finder is derived from the ids, so a worker makes its own.
     def __reduce__(self) -> tuple[Any, ...]:
         parts = (self.ids, self.vectors, self.n_known, self.max_share, self.min_share, self.descriptions)
         return NewItems, parts

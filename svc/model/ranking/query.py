@@ -132,6 +132,7 @@ class Query(NamedTuple):
         """Return the seeds and their weights, followed by the dislikes with negative weights. None: all are 1."""
         if self.dislike_weights is None:
             return self.seeds, self.seed_weights
+        # Dislikes always have weights, so the likes beside them need some, too.
         weights = np.ones(len(self.seeds)) if self.seed_weights is None else self.seed_weights
         return np.concatenate([self.seeds, self.dislikes]), np.concatenate([weights, -self.dislike_weights])
 
@@ -282,6 +283,7 @@ Profile = Literal["user", "user+history", "history", "features", "features+histo
 
 def settle_history(given: Given, history: History) -> Given:
     """Return `given` with distinct, ascending columns, or with its items in order for a model of ordered histories."""
+    # An ordered history is not yet joined with that of the user, so repeated items cannot be added up here.
     if history.is_ordered and len(given.columns):
         return given
     columns, weights = added_up(given.columns, given.weights)
@@ -311,6 +313,7 @@ def joined_profile(history: History, user: int, given: Given) -> Seeds:
     if not history.is_ordered:
         settled = settle_history(Given(columns, weights[0], (), tuple(weights[1:])), history)
         return _seeds(settled.columns, (settled.weights, *settled.others), history)
+    # Every item of the request counts as later than the user's own, each at a time of its own.
     times = np.concatenate([history.times(user), len(own_columns) + 1 + np.arange(len(given.columns))])
     return _in_order(columns, weights, times, history)
 
@@ -320,6 +323,7 @@ def _joined(
 ) -> NDArray[np.float64] | None:
     if values is None and more is None:
         return None
+    # One of the two histories has weights. Those of the other are 1.
     own = np.ones(n_values) if values is None else values.astype(np.float64)
     return np.concatenate([own, np.ones(n_more) if more is None else more])
 
@@ -344,5 +348,6 @@ def _seeds(
     own, *others = (decay_weights(own_weights, positions, history.recency) for own_weights in weights)
     beside = None
     if history.recency_beside or history.weighing_beside:
+        # Before recency, because the cold-start part weighs by a recency of its own.
         beside = weights[history.weighing_beside], positions
     return Seeds(columns, own, beside, tuple(others), weights[0])

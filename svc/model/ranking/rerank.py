@@ -78,13 +78,16 @@ class _Noise:
     """The noise of each item for one seed. It does not depend on the other items."""
 
     def __init__(self, seed: str) -> None:
+        # The zero byte separates seed and id, so that no other pair gives the same text.
         self._hash = blake2b(f"{seed}\0".encode(), digest_size=8)
 
     def of(self, item_id: str) -> float:
         """Return the noise of one item."""
+        # A copy of the seed's state saves hashing the seed again for each item.
         hashed = self._hash.copy()
         hashed.update(item_id.encode())
         uniform = ((int.from_bytes(hashed.digest(), "big") >> (64 - _HASH_BITS)) + 0.5) / 2**_HASH_BITS
+        # Sorting by value plus Gumbel noise draws pages like Plackett and Luce's model, whose probabilities are known.
         return -math.log(-math.log(uniform))
 
 
@@ -218,8 +221,10 @@ def rerank_steps(
     `similar` returns the function that compares the items of a pool. `pinned` are the scores of the pins in `rules`.
     """
     rotation = rules.rotation
+    # Rotation alone needs none of the steps below.
     if rotation and rules == Rules(rotation=rotation) and (candidates.is_whole or len(candidates.items) >= wanted):
         return _rotate(candidates, rotation, wanted)
+    # With a share, any new item may be due, however low it ranks.
     most = rules.pool(wanted) if rules.share is None else len(candidates.items)
     ordered = _order_candidates(candidates, rules.boosts, most)
     first = ordered.items[:ROTATED]
@@ -230,6 +235,7 @@ def rerank_steps(
     if len(choice.chosen) < wanted and not choice.ordered.is_whole:
         whole = candidates if candidates.is_whole else candidates.whole()
         if rules.share is None:
+            # Unsorted: `_select` sorts only as many items as are still missing.
             valued = _value_candidates(whole, rules.boosts)
             choice = choice.among(valued.rotate(_places(valued.items, first), order), rules)
             _select(choice, wanted)
@@ -301,6 +307,7 @@ def _value_candidates(candidates: Candidates, boosts: Sequence[Boost]) -> _Value
     ties = items if candidates.ties is None else candidates.ties
     if not boosts or not len(items):
         return _Valued(items, scores, scores, candidates.is_whole, ties)
+    # Raised above 0 first, because a factor above 1 would lower a negative score.
     values = (scores - min(0.0, float(scores.min()))) * _factors(items, boosts)
     return _Valued(items, scores, values, candidates.is_whole, ties)
 
@@ -364,6 +371,7 @@ class _Choice:
         positions = _places(ordered.items, self.items[self.chosen])
         anchors = _places(ordered.items, self.items[self.anchors])
         for position, anchor in zip(positions, anchors, strict=True):
+            # Taken again one by one, so that limits and shares count what is chosen already.
             choice.take(position, anchor)
         return choice
 
@@ -423,6 +431,7 @@ def _diversify(choice: _Choice, rules: Rules, wanted: int, similar: CompareItems
         first, taken = int(np.argmax(may_come)), choice.due()
         if taken is None:
             gains = relevance - rules.diversity * nearest if choice.chosen else relevance
+            # `argmax` returns the first of equal gains, which is the more relevant item.
             taken = int(np.argmax(np.where(may_come, gains, -np.inf)))
             if taken != first:
                 early.add(int(pool[taken]))
@@ -433,6 +442,7 @@ def _diversify(choice: _Choice, rules: Rules, wanted: int, similar: CompareItems
             behind = choice.next_new(taken, wanted)
             to_pool = yield from similar(np.concatenate([pool, choice.items[behind]]))
             place_of = {position: len(pool) + number for number, position in enumerate(behind.tolist())}
+        # Only the nearest chosen item counts, so one row of similarities for each choice is enough.
         np.maximum(nearest, to_pool(place_of.get(taken, taken))[: len(pool)], out=nearest)
     return early
 
@@ -463,6 +473,7 @@ def _select(choice: _Choice, wanted: int) -> None:
         eligible = np.flatnonzero(choice.eligible)
         if not len(eligible):
             break
+        # Growing rounds: limits may block most of the best items, and the number of rounds stays logarithmic.
         most = POOL_PER_ITEM * max(wanted - len(choice.chosen), most)
         for rank in _best(choice.ordered, eligible, most).tolist():
             if len(choice.chosen) < wanted and choice.eligible[rank]:
@@ -483,6 +494,7 @@ def _insert_pins(
     left out.
     """
     ends = len(rows) < wanted
+    # By position, because each insertion moves the rows behind it.
     for number in sorted(range(len(pins)), key=lambda number: pins[number].position):
         pin = pins[number]
         if pin.position <= len(rows) or ends:

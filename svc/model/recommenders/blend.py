@@ -117,6 +117,7 @@ class BlendScorer(Scorer):
 
     def rank(self, queries: Sequence[Query], history: History) -> list[Ranking]:
         if self.factors is None:
+            # Without factors there is no matrix product that a batch could share.
             return [self._by_sums(query, history) for query in queries]
         factors = self.factors
 
@@ -141,6 +142,7 @@ class BlendScorer(Scorer):
             return self.factors.contributions(query.at_weighing(self.weighing(0)), history, items)
         rows, _ = profile(query, history)
         addends = np.zeros((len(items), len(rows)))
+        # A training user has stored deviations, from all items at the time of the training.
         deviations = self._deviations_of(query, history) if query.user < 0 else self.deviations[:, query.user].tolist()
         parts: list[FactorPart | SumPart] = [*(() if self.factors is None else (self.factors,)), *self.sums]
         for number, (part, weight, deviation) in enumerate(zip(parts, self.weights, deviations, strict=True)):
@@ -161,11 +163,13 @@ class BlendScorer(Scorer):
     def scores_of_users(self, history: History) -> Callable[[int], UserScores]:
         for part in self.sums:
             if isinstance(part, NeighbourScorer):
-                part.find_columns()
+                part.find_columns()  # `weights_towards` reads this index, and only ranking users needs it
         of_factors = None if self.factors is None else self.factors.scores_of_users(history)
         weighings = self._weighings_of_sums()
         blocks_of = {
-            weighing: HistoryBlocks.of(history.at_weighing(weighing), self.n_items) for weighing in {*weighings}
+            # One for each weighing and not for each part, because blocks hold all cells of all histories.
+            weighing: HistoryBlocks.of(history.at_weighing(weighing), self.n_items)
+            for weighing in {*weighings}
         }
         return partial(self._scores_of_column, of_factors, [blocks_of[weighing] for weighing in weighings])
 
@@ -177,6 +181,7 @@ class BlendScorer(Scorer):
         own_shares = shares[len(shares) - len(self.sums) :]
         for share, part, blocks in zip(own_shares, self.sums, histories, strict=True):
             own_sums = blocks.sums(part.weights_towards(column))
+            # In place, because for 100,000 users each array has 0.8 MB.
             total += np.multiply(own_sums, share, out=own_sums)
         if self.popularity is not None:
             total += self.popularity.addends[column]
@@ -187,6 +192,7 @@ class BlendScorer(Scorer):
         assert exact is not None, "products of float32 are approximate"
         values = np.multiply(own.values, share, out=own.values)
         values += total
+        # The parts of sums are exact, so the error is that of the factor part alone.
         return UserScores(values, np.abs(share) * own.errors, lambda rows: share[rows] * exact(rows) + total[rows])
 
     def moments_of_users(self, history: History) -> Moments:
@@ -212,6 +218,7 @@ class BlendScorer(Scorer):
 
     def _by_sums(self, query: Query, history: History) -> Ranking:
         offsets = self._offsets(query, history)
+        # A copy, because `best_items` overwrites excluded scores, and the scores of the answer come from `offsets`.
         items = best_items(offsets.copy(), query, history)
         return Ranking(items, offsets[items])
 
@@ -229,6 +236,7 @@ class BlendScorer(Scorer):
         vector = self._vector(query)
         is_trained = query.user >= 0
         deviation = float(self.deviations[0, query.user]) if is_trained else self._deviation_of(vector)
+        # The vector is scaled instead of the scores, which costs K instead of n multiplications.
         scaled: Values = vector * (self.weights[0] / deviation if deviation > 0 else 0.0)
         return scaled
 
@@ -243,6 +251,7 @@ class BlendScorer(Scorer):
             offsets = total if offsets is None else np.add(offsets, total, out=offsets)
         if self._popular is None:
             return np.zeros(self.n_items) if offsets is None else offsets
+        # A copy, because callers add to the offsets in place.
         return self._popular.copy() if offsets is None else np.add(offsets, self._popular, out=offsets)
 
     def _totals(self, query: Query, history: History) -> list[Values]:
@@ -265,6 +274,7 @@ class BlendScorer(Scorer):
         return vector
 
     def _deviation_of(self, vector: Values) -> float:
+        # Rounding may give a variance just below 0. The same holds for `_deviation`.
         return float(np.sqrt(max(float(vector @ self._covariance @ vector), 0.0)))
 
     def _deviations_of(self, query: Query, history: History) -> list[float]:
@@ -274,5 +284,6 @@ class BlendScorer(Scorer):
 
 
 def _deviation(scores: Values) -> float:
+    # Not `scores.std()`, which takes 34 instead of 14 µs for 41,000 scores.
     mean = float(scores.sum()) / len(scores)
     return float(np.sqrt(max(float(scores @ scores) / len(scores) - mean * mean, 0.0)))

@@ -40,6 +40,7 @@ class DenseWeightsScorer(ItemWeightScorer):
         return len(self.weights)
 
     def ready(self) -> None:
+        # By row, because `np.abs` of all weights would copy them, 441 MB for 10,506 items.
         largest = [max(row.max(), -row.min()) for row in self.weights]
         self._largest = np.array(largest, dtype=np.float64)
 
@@ -52,6 +53,7 @@ class DenseWeightsScorer(ItemWeightScorer):
         total = np.zeros(self.n_items)
         for number, row in enumerate(rows):
             exact = self.weights[row].astype(np.float64)
+            # One row after the other, so that the bits of a sum depend on the order of the profile alone.
             total += exact if values is None else values[number] * exact
         if positions is None:
             return total
@@ -61,6 +63,7 @@ class DenseWeightsScorer(ItemWeightScorer):
 
     def contributions(self, query: Query, history: History, items: NDArray[np.int32]) -> Contributions:
         rows, values = profile(query, history)
+        # Only the cells of the shown items are read, not whole rows of the catalogue.
         addends = self.weights[rows, items[:, np.newaxis]].astype(np.float64)
         addends = addends if values is None else addends * values
         return Contributions(rows, addends, n_disliked=len(query.dislikes))
@@ -94,7 +97,9 @@ class DenseWeightsScorer(ItemWeightScorer):
         approximate[excluded] = -np.inf
         if query.allowed is not None:
             mask(approximate, query.allowed.flags())
+        # The bound of `scan.error_bound`, with the largest weight of each row in place of a norm.
         slack = (len(rows) + 8) * (UNIT_ROUNDOFF * 1.01 * float(np.abs(values) @ self._largest[rows]) + 1e-37)
+        # Twice the slack: the item at the bound may be too high by it, and another item too low.
         return reaching(approximate, query.limit, 2 * slack)
 
     def _approximate(self, rows: NDArray[np.int32], values: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -102,6 +107,7 @@ class DenseWeightsScorer(ItemWeightScorer):
         total = np.zeros(self.n_items, dtype=np.float32)
         for start in range(0, len(rows), ROWS_AT_ONCE):
             part = slice(start, start + ROWS_AT_ONCE)
+            # Indexing copies the rows, so a long history is read in parts.
             total += values[part] @ self.weights[rows[part]]
         return total
 
@@ -112,5 +118,6 @@ class DenseWeightsScorer(ItemWeightScorer):
         for start in range(0, len(items), step):
             part = slice(start, start + step)
             cells = self.weights[rows, items[part, np.newaxis]].astype(np.float64)
+            # Not `cells @ values`: the bits of a BLAS product depend on the number of its rows, here of candidates.
             scores[part] = row_sums(cells * values)
         return scores

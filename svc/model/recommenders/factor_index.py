@@ -39,6 +39,7 @@ class FactorIndex(Stored):
     @classmethod
     def build(cls, factors: NDArray[np.float32]) -> FactorIndex:
         """Build the index from item vectors in column order, (n, K)."""
+        # Stable, so that items of equal norm keep the order of columns.
         order = np.argsort(-_row_norms(factors), kind="stable")
         return cls(np.ascontiguousarray(factors[order], dtype=np.float32), order.astype(np.int32))
 
@@ -56,8 +57,10 @@ class FactorIndex(Stored):
         n = self.n_items
         positions = np.empty(n, dtype=np.int32)
         positions[self.columns] = np.arange(n, dtype=np.int32)
+        # The 0 at the end stands for no more items, so that a scan need not ask whether there are any.
         norms = np.append(_row_norms(self.factors[::NORM_STEP]), 0.0)
         even = bool(norms[len(norms) // 2] >= EVEN * norms[0])
+        # With falling norms a scan reads only the beginning of the index, and rounding would save little.
         rounded = RoundedItems.of(self.factors) if even and self.factors.size >= LEAST_ROUNDED else None
         self._layout = Layout(self.factors, self.columns, positions, norms.tolist(), norms, even, rounded)
 
@@ -79,6 +82,7 @@ class FactorIndex(Stored):
     def moments(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the mean of the item vectors, (K,), and their covariance, (K, K)."""
         mean = self.factors.mean(axis=0, dtype=np.float64)
+        # In float64, because the difference of two large squares would lose most digits of float32.
         return mean, gram(self.factors) / self.n_items - np.outer(mean, mean)
 
 

@@ -87,6 +87,7 @@ class FactorScorer(Scorer):
         `longest` is the largest norm of a user vector, from which the bound follows.
         """
         components = self.users.shape[1]
+        # float32 for all users, with a bound of the error. Only users who may be among the best are scored exactly.
         look = product_of_one(vector[:components].astype(np.float32), self.users).astype(np.float64)
         error = error_bound(len(vector), longest * float(np.linalg.norm(vector)))
         return UserScores(
@@ -118,6 +119,7 @@ class FactorScorer(Scorer):
 
 def _with_bias(users: NDArray[np.float32], components: int) -> Matrix:
     """Return user vectors in float64, (m, components), padded with a 1 if item vectors have a bias component."""
+    # The bias of an item counts once for every user, as if each user vector ended with a 1.
     vectors = np.ones((len(users), components))
     vectors[:, : users.shape[1]] = users
     return vectors
@@ -133,6 +135,7 @@ class IALSScorer(FactorScorer):
 
     def ready(self) -> None:
         super().ready()
+        # Needed only for items that features describe, and it reads the vectors of all users.
         user_gram = None if self.least_squares.item_weights is None else self._gram_of_users()
         self.least_squares.ready(gram(self.index.factors), user_gram)
 
@@ -181,6 +184,7 @@ class IALSScorer(FactorScorer):
     def _place(self, queries: Sequence[Query], kind: _Kind) -> Matrix:
         """Return the user vectors of queries of one `kind`."""
         features = np.array([query.user_features for query in queries], dtype=np.float64) if kind.described else None
+        # Features alone need no system of equations, only one product with a map made at load time.
         if features is not None and not kind.seeds and not kind.dislikes:
             return self.least_squares.users_from_features([Encoded.of(vector) for vector in features])
         priors = None
@@ -202,6 +206,7 @@ class IALSScorer(FactorScorer):
 
     def _seed_vectors(self, queries: Sequence[Query]) -> Matrix:
         """Return the item vectors of the seeds of queries that all have S seeds, (B, S, K)."""
+        # One lookup for the whole batch. Items known by features alone have no row to look up.
         if not any(query.seed_features for query in queries):
             columns = np.array([query.seeds for query in queries], dtype=np.int32)
             return self.index.vectors(columns)
@@ -314,6 +319,7 @@ class BPRScorer(FactorScorer):
         def rank(cosine: bool, some: Sequence[Query]) -> list[Ranking]:
             return self._rank(some, history, cosine=cosine)
 
+        # Products and cosines are scanned over different layouts.
         return rank_in_groups(queries, lambda query: query.user < 0, rank)
 
     def _rank(self, queries: Sequence[Query], history: History, *, cosine: bool) -> list[Ranking]:
@@ -323,6 +329,7 @@ class BPRScorer(FactorScorer):
             vectors[:, :components] = self.embed_cold(queries)
         else:
             vectors[:, :components] = self.users[[query.user for query in queries]]
+            # The last component of an item is its bias, which 1 adds to the score.
             vectors[:, components] = 1.0
         return scan(layout, vectors, [wanted_of(query, history) for query in queries])
 

@@ -48,6 +48,7 @@ class NeighbourScorer(ItemWeightScorer):
     def contributions(self, query: Query, history: History, items: NDArray[np.int32]) -> Contributions:
         rows, values = profile(query, history)
         addends = np.zeros((len(items), len(rows)))
+        # A table over all items, so that each weight of a row finds its place among the shown items in one lookup.
         position_of = np.full(self.n_items, -1, dtype=np.intp)
         position_of[items] = np.arange(len(items))
         for number, row in enumerate(rows.tolist()):
@@ -90,6 +91,7 @@ class NeighbourScorer(ItemWeightScorer):
         starts = self.offsets[rows]
         lengths = self.offsets[rows + 1] - starts
         entries = spans(starts, lengths)
+        # Only the rows of the history: irspack takes 29 ms at 41,000 items, because it first converts the whole matrix.
         weights = self.weights.take(entries)
         addends = weights if values is None else weights * np.repeat(values, lengths)  # `bincount` adds in float64
         columns = self.columns.take(entries)

@@ -63,6 +63,7 @@ class PopularPart(Stored):
 
         The deviation is the standard deviation of the scores of all items.
         """
+        # Once for all users, because popularity scores are the same for everybody.
         deviation = float(scorer.scores.std())
         return cls(scorer.scores * (weight / deviation if deviation > 0 else 0.0))
 
@@ -75,5 +76,6 @@ def by_count(counts: NDArray[Any]) -> NDArray[np.int32]:
 def first_of(order: NDArray[np.int32], query: Query, excluded: NDArray[np.int32]) -> NDArray[np.int32]:
     """Return the first items of `order`, (n,), that may be recommended, at most `query.limit`."""
     if query.allowed is None:
+        # So many first items suffice even if all excluded ones stand among them.
         return without(order[: query.limit + len(excluded)], excluded, len(order))[: query.limit]
     return without(order[query.allowed.flags()[order]], excluded, len(order))[: query.limit]

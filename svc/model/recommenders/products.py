@@ -177,6 +177,7 @@ class RoundedItems(NamedTuple):
         steps, sizes = _round_rows(vectors)
         rounded = steps * sizes[:, np.newaxis]
         lengths, losses = _norms(rounded), _norms(vectors - rounded)
+        # An infinite error bound, so that every item of such a question becomes a candidate.
         losses[~usable] = np.inf
         return RoundedVectors(self, steps, sizes.astype(np.float32), lengths, losses)
 
@@ -229,6 +230,7 @@ def _is_exact(components: int) -> bool:
     """Return whether numkong's products equal numpy's products on this processor, for the largest and random steps."""
     rng = np.random.default_rng(0)
     steps = rng.integers(-MOST_STEPS, MOST_STEPS, (3, components), dtype=np.int8, endpoint=True)
+    # The largest sums, in which an overflow of int32 would show.
     steps[0], steps[1] = -MOST_STEPS, MOST_STEPS
     products = (steps.astype(np.int64) @ steps.T.astype(np.int64)).astype(np.float32)
     ones = np.ones(3, dtype=np.float32)
@@ -252,5 +254,6 @@ def _norms(vectors: Values) -> Values:
 
 def row_sums(products: Values) -> Values:
     """Return the sums of the rows of a C-contiguous array, (m, K). The bits of a sum do not depend on other rows."""
+    # Not `einsum` or a BLAS product, whose bits change with the number of rows.
     sums: Values = np.add.reduce(products, axis=1)
     return sums

@@ -128,6 +128,7 @@ class Layout:
 
     def longest(self, position: int) -> float:
         """Return an upper bound of the norms from `position` on."""
+        # Norms are rounded sums. 1e-9 is far more than their error, and costs no item.
         return self.norms[position // NORM_STEP] * (1 + 1e-9)
 
     def end_of_norms(self, norm: float) -> int:
@@ -148,6 +149,7 @@ class Layout:
         """
         end = len(offsets) // NORM_STEP * NORM_STEP
         start -= start % NORM_STEP
+        # Blocks of NORM_STEP items share the norm of their first item, which is the largest.
         needed = score - length * (1 + 1e-9) * self.norm_array[start // NORM_STEP : -1]
         steps = offsets[start:end].reshape(-1, NORM_STEP)
         reached = np.flatnonzero(steps >= needed[: len(steps), np.newaxis])
@@ -191,6 +193,7 @@ def scan(layout: Layout, vectors: Values, wanted: Sequence[Wanted]) -> list[Rank
     A ranking has the same bits in any batch.
     """
     with np.errstate(over="ignore"):  # an overflow gives an infinite slack, so that all items are scored exactly
+        # Takes 0.6 µs, and `np.linalg.norm` 1.1. A scan of a small index takes only tens of µs.
         lengths = [math.sqrt(np.dot(vector, vector)) for vector in vectors]
     slacks = layout.slacks(lengths)
     questions = list(map(_Question, repeat(layout), vectors, wanted, lengths, slacks))
@@ -200,6 +203,7 @@ def scan(layout: Layout, vectors: Values, wanted: Sequence[Wanted]) -> list[Rank
     groups: tuple[list[int], list[int]] = ([], [])
     for row, own in enumerate(wanted):
         few = own.allowed is not None and is_few(own.allowed)
+        # These do not go through the index block by block, so they share no product with others.
         if few or own.unordered or slacks[row] == math.inf or (not lengths[row] and own.offsets is None):
             rankings[row] = questions[row].alone()
         else:
@@ -240,11 +244,13 @@ class _Question:
         """Answer this question by a scan of its own."""
         wanted, n_items = self.wanted, len(self.layout.columns)
         if not self.length and wanted.offsets is None and not self.vector.any():
+            # A user vector of zeros scores every item 0, so the first columns are the answer.
             columns = self._columns(wanted.limit + len(wanted.excluded))[: wanted.limit]
             return Ranking(columns, np.zeros(len(columns)))
         # Gathering pays only if few items are allowed. Gathering half of the vectors takes as long as reading all.
         if wanted.allowed is not None and is_few(wanted.allowed):
             self._add_offsets()
+            # Ascending positions are falling norms, so that gathering can stop early.
             self._gather(np.sort(self.layout.positions[self._columns(n_items)]).astype(np.intp))
         elif self.slack == math.inf:
             self._add_offsets()
@@ -284,6 +290,7 @@ class _Question:
     def take(self, look: Scores, error: float, start: int, stop: int) -> None:
         """Collect the candidates among the positions start..stop by their `look`. Changes `look`."""
         layout, wanted = self.layout, self.wanted
+        # Only now: offsets of a question that has not begun take no memory yet.
         if not start:
             self._add_offsets()
             if self.slack == math.inf:
@@ -301,6 +308,7 @@ class _Question:
             look[excluded if stop == len(layout.columns) else excluded[excluded < stop]] = -np.inf
             if wanted.allowed is not None:
                 mask(look, self.flags().take(layout.columns[:stop]))
+            # A look in float32 is off by `slack`, so the k-th best is the bound itself. Rounded ones are off by more.
             self.bound = lower_bound(look, wanted.limit) - error + self.slack
             hits = (look >= self._floor(error)).nonzero()[0]
         if error > self.slack:  # `look` is of rounded vectors, so the hits are scored again in float32
@@ -376,6 +384,7 @@ class _Question:
         and the scan ends at `stop`.
         """
         needed, offsets = self.bound - self.slack, self.offsets
+        # A cosine does not fall with the norm, so no later position can be ruled out.
         if self.layout.inverse_norms is not None or needed == -math.inf:
             return
         if offsets is None:
@@ -408,6 +417,7 @@ class _Looks:
                 question = self.questions[row]
                 question.take(look, error, start, stop)
                 if question.end <= stop:
+                    # Freed at once: offsets have eight bytes for every item.
                     rankings[row], question.offsets = question.ranking(), None
             alive = [row for row in alive if row not in rankings]
             end = max([self.questions[row].end for row in alive], default=0)
@@ -446,6 +456,7 @@ class _Matrix:
         self.excluded_positions = self.layout.positions[np.concatenate(excluded)]
         self.sets = _by_set(wanted)
         self.size = _first_block(layout, wanted, HEAD_SHARE)
+        # The best approximate scores so far. Bounds need no more of earlier blocks.
         self.leaders = np.full((len(excluded), self.most), -np.inf, dtype=np.float32)
         self.floors = np.full(len(excluded), LOWEST, dtype=np.float32)
         self.pool: list[tuple[Positions, Positions, Scores]] = []
@@ -472,10 +483,12 @@ class _Matrix:
         self._mask(scores, alive, start, stop)
         bounds = self._raise_bounds(scores, alive)
         hits = np.flatnonzero(scores >= self.floors[alive, np.newaxis])
+        # The flat array and a division: 0.2 ms for 64 questions and 4,096 items. `nonzero` of two dimensions takes 1.0.
         rows, offsets = np.divmod(hits, stop - start)
         self.pool.append((alive[rows], offsets + start, scores.ravel()[hits]))
         if sum(len(part[0]) for part in self.pool) > POOL_LIMIT + 2 * int(self.limits.sum()):
             rows, positions, _ = self._settle()
+            # Infinite, so that the best by exact score pass all later floors, which are made for approximate ones.
             self.pool = [(rows, positions, np.full(len(rows), np.inf, dtype=np.float32))]
         if self.layout.inverse_norms is not None:
             return alive, len(self.layout.columns)
@@ -486,6 +499,7 @@ class _Matrix:
 
     def _mask(self, scores: Scores, alive: Positions, start: int, stop: int) -> None:
         for allowed, sharing_rows in self.sets:
+            # Queries with one filter share its set, so that it is unpacked once a block.
             there = np.flatnonzero(np.isin(alive, sharing_rows))
             outside = np.flatnonzero(~allowed.contains(self.layout.columns[start:stop]))
             scores[np.ix_(there, outside)] = -np.inf
@@ -503,6 +517,7 @@ class _Matrix:
         leaders = np.partition(merged, merged.shape[1] - self.most, axis=1)[:, -self.most :]
         self.leaders[alive] = leaders
         ordered = np.sort(leaders, axis=1)
+        # Leaders are as many as the largest limit. A smaller limit has its bound further up.
         bounds: Scores = ordered[np.arange(len(alive)), self.most - self.limits[alive]]
         self.floors[alive] = np.maximum(bounds - 2 * self.slack[alive], LOWEST)
         return bounds
@@ -526,6 +541,7 @@ def _by_set(wanted: Sequence[Wanted]) -> list[tuple[ItemSet, list[int]]]:
     by_bits: dict[bytes, tuple[ItemSet, list[int]]] = {}
     for row, own in enumerate(wanted):
         if own.allowed is not None:
+            # By content, because equal filters of different requests may be different objects.
             by_bits.setdefault(own.allowed.bits.tobytes(), (own.allowed, []))[1].append(row)
     return list(by_bits.values())
 

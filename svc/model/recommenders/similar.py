@@ -37,6 +37,7 @@ def cosines(vectors: NDArray[Any]) -> Similar:
 
     The cosine with a row of zeros is 0. Products are computed row by row, so that equal rows have equal cosines.
     """
+    # `vecdot` and not a matrix product, whose bits may differ between equal rows.
     norms = np.sqrt(np.vecdot(vectors, vectors).astype(np.float64))
     scales = np.divide(1.0, norms, out=np.zeros_like(norms), where=norms > 0)
 
@@ -60,7 +61,7 @@ def strongest(
     strengths = np.abs(weights)
     strengths[columns == own] = -np.inf
     kept = best(strengths, STRONGEST, columns)
-    kept.sort()
+    kept.sort()  # in ascending order again, as the caller has given them
     return columns[kept], weights[kept]
 
 
@@ -84,6 +85,7 @@ def cosines_of_rows(rows: Iterable[tuple[NDArray[np.int32], NDArray[np.float32]]
     norms = np.sqrt(np.bincount(owners, weights * weights, minlength=m))
     scales = np.divide(1.0, norms, out=np.zeros_like(norms), where=norms > 0)
     yield
+    # Entries of one column stand together, and within it in the order of the pool.
     order = columns.argsort(kind="stable")
     yield
     is_first = np.diff(columns[order], prepend=-1) > 0

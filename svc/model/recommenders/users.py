@@ -41,6 +41,7 @@ class ByColumn(NamedTuple):
     def of(cls, columns: NDArray[np.int32], n_columns: int) -> ByColumn:
         """Build the index. The entries are sorted in parts that fit into the processor's cache."""
         starts = np.append(0, np.bincount(columns, minlength=n_columns).cumsum())
+        # uint32 takes half of the memory of intp.
         entries, following = np.empty(len(columns), dtype=np.uint32), starts[:-1].copy()
         step = max(SORTED_AT_ONCE, n_columns)
         for first in range(0, len(columns), step):
@@ -104,6 +105,7 @@ class HistoryBlocks(NamedTuple):
     def of(cls, history: History, n_items: int) -> HistoryBlocks:
         """Return the blocks of `history` with its weights."""
         lengths = np.diff(history.offsets)
+        # Users of like length stand together, so that blocks have little padding.
         users = np.argsort(-lengths, kind="stable")
         cells, firsts, start = [np.empty(0, dtype=np.intp)], [(0, 0)], 0
         while start < len(users) and (longest := int(lengths[users[start]])):
@@ -139,6 +141,7 @@ class HistoryBlocks(NamedTuple):
         ).astype(np.float64, copy=False)
 
     def _sums_of_all(self, weights: NDArray[np.float32]) -> Values:
+        # One more than there are items: padding has the number of items as its column, and adds 0.
         table = np.zeros(len(weights) + 1)
         table[:-1] = weights
         largest = int(np.diff(self.firsts[:, 0]).max(initial=0))
@@ -160,6 +163,7 @@ class HistoryBlocks(NamedTuple):
 
 def moments_of(means: Values, variances: Values) -> Moments:
     """Return means and standard deviations from means and variances. Rounding noise becomes 0."""
+    # Otherwise a user whose scores are all equal gets a huge lift from rounding.
     is_noise = variances <= NOISE * (variances + means * means)
     return means, np.sqrt(np.where(is_noise, 0.0, variances))
 
@@ -226,6 +230,7 @@ def best_users(scores: UserScores, order: Order, moments: Moments, is_wanted: ND
     first = reaching(least, limit)
     if not len(first):
         return Ranking(np.empty(0, dtype=np.int32), np.empty(0))
+    # A user is scored again if the score may reach what the best users reach at least.
     rows = np.flatnonzero(look + errors >= least[first].min())
     slopes, offsets = (np.broadcast_to(part, values.shape)[rows] for part in (slope, offset))
     exact = scores.exact(rows) * slopes + offsets
