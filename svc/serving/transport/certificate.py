@@ -38,7 +38,8 @@ class Certificate:
         """Return a server's TLS context with this certificate. Raises OSError or ValueError if OpenSSL refuses it."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
+        # A client of TLS 1.2 could demand one handshake after another on one connection.
+        context.options |= ssl.OP_NO_RENEGOTIATION
         context.set_ciphers(_CIPHERS)
         context.set_alpn_protocols(["h2", "http/1.1"])
         if self.client_ca:
@@ -57,11 +58,11 @@ class Tls:
     """The current certificate, and its context for new connections. Open connections keep their earlier certificate."""
 
     def __init__(self, certificate: Certificate) -> None:
-        self.certificate = certificate
-        self.context = certificate.context()
+        self.replace(certificate)
 
     def replace(self, certificate: Certificate) -> None:
         """Use another certificate for new connections. Raises OSError or ValueError if OpenSSL refuses it."""
+        # The context is made first. If OpenSSL refuses the new certificate, the old one stays in use.
         self.certificate, self.context = certificate, certificate.context()
 
 

@@ -190,7 +190,7 @@ class Connection:
         An unexpected exception is logged and ends this connection only.
         """
         try:
-            self.client = str(self._socket.getpeername()[0])
+            self.client = str(self._socket.getpeername()[0])  # raises OSError if the client has reset already
             while await self._serve_next():
                 pass
         except ApiError as error:
@@ -280,6 +280,7 @@ class Connection:
 
     async def _skip_body(self) -> bool:
         """Discard the received bytes of a body, and return True if the body was complete and well formed."""
+        # The answer is decided already. A malformed rest of the body only ends the connection.
         with suppress(ApiError):
             while not self._reader.body_ended and self._reader.part():
                 await self.pace(Rank.GOING_ON)
@@ -321,11 +322,8 @@ class Connection:
                 await trio.sleep(PROBE_S)
 
     async def _send(self, response: Response, *, closing: bool, without_body: bool = False) -> None:
-        head, body = encode_head(response, closing=closing), response.body
-        if without_body or not body:
-            await self._send_all([head])
-        else:
-            await self._send_all([head, body] if isinstance(body, bytes) else [head, *body])
+        head = encode_head(response, closing=closing)
+        await self._send_all([head] if without_body else [head, *response.parts])
 
     async def _send_all(self, parts: list[bytes]) -> None:
         """Send all bytes, in one system call if the kernel has room for them.
@@ -333,6 +331,8 @@ class Connection:
         Raises BrokenResourceError if the client does not read in time, and OSError if it has reset the connection.
         """
         try:
+            # Head and body in one call. The kernel refuses more vectors (EMSGSIZE), so the rest goes part by part
+            # below.
             sent = self._socket.sendmsg(parts if len(parts) <= MOST_VECTORS else parts[:MOST_VECTORS])
         except BlockingIOError:
             sent = 0
@@ -405,6 +405,7 @@ class Exchange:
         Keeps received bytes for `receive`. Once it keeps READ_BYTES or more, it reads no further and never returns.
         """
         with suppress(ClientGone):
+            # Without the bound, a client could fill the memory by pipelined bytes while it waits for its answer.
             while self._reader.waiting < READ_BYTES:
                 await self._read()
             await trio.sleep_forever()

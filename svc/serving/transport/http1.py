@@ -50,6 +50,7 @@ h11 refuses two forms that the RFC permits, and so does this expression: blanks 
 than 20 digits."""
 _trailer = re.compile(rb"(?!(?i:content-length|transfer-encoding):)%b:[\t -~\x80-\xff]*" % _TOKEN)
 _KEY_HEADERS = (b"x-api-key", b"authorization")
+# A folded value does not match. llhttp sees it then, and refuses it.
 _credential = re.compile(rb"\r\n((?i:x-api-key|authorization)):[\t ]*+([\t -~\x80-\xff]*+)(?=\r\n[^\t ])")
 _length = re.compile(rb"[0-9]{1,19}")
 _timeout = re.compile(rb"\r\n(?i:x-request-timeout-ms):[\t ]{0,8}([^\r\n]{0,32})(?=\r\n)")
@@ -95,7 +96,9 @@ class RequestReader:
 
     def __init__(self, parse: Callable[[bytes], Head] | None = None) -> None:
         self._parse = parse or parse_head
+        # `_at` is the end of the bytes that were taken. Cutting them off would copy the pipelined rest each time.
         self._data, self._at = b"", 0
+        # Bytes that were searched for the end of the head. A head that drips in byte by byte is searched only once.
         self._searched = 0
         self._parts: Iterator[bytes | None] = iter(())
         self._length: int | None = 0
@@ -293,6 +296,7 @@ def parse_head(raw: bytes) -> Head:
         target,
         headers,
         _body_length(named),
+        # Bytes behind CONNECT may be meant for a tunnel, so they must not be read as requests.
         keeps_alive=is_1_1 and not closes and method != "CONNECT",
         takes_interim=is_1_1,
         expects_continue=is_1_1 and named.get(b"expect", [b""])[-1].lower() == b"100-continue",
@@ -354,7 +358,7 @@ def _status_line(status: int) -> bytes:
     return b"HTTP/1.1 %d %b\r\n" % (status, HTTPStatus(status).phrase.encode())
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=1)  # all answers of one second have the same date
 def http_date(second: int) -> bytes:
     """Return the value of a Date header for a Unix time in seconds."""
     return formatdate(second, usegmt=True).encode()

@@ -71,7 +71,9 @@ def bind(host: str, port: int, *, unread_timeout_s: float) -> socket.socket:
     """
     family, address = _resolve(host, port)[0]
     listener = socket.socket(family, socket.SOCK_STREAM)
+    # Otherwise a restart fails while connections of the earlier process are in TIME_WAIT.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # Accepted sockets inherit both options from the listener, which saves two calls for each connection.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(unread_timeout_s * 1000))
     try:
@@ -138,9 +140,7 @@ async def serve(
     TLS, and hypercorn reads them.
     """
     shared = Shared(application, limits, TurnScheduler(limits.refuse_s), spread or Spread.alone())
-    secure = None
-    if tls is not None:
-        secure = tls_server.TlsServer(tls, shared)
+    secure = None if tls is None else tls_server.TlsServer(tls, shared)
     listener.setblocking(False)
     async with trio.open_nursery() as process:
         process.start_soon(shared.turns.run)

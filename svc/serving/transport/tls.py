@@ -88,16 +88,12 @@ class AsgiApplication:
             raise NotImplementedError(f"only requests are answered here, not {scope['type']}")
         incoming = AsgiRequest(receive, (scope.get("client") or ("",))[0], self._caller)
         try:
-            await self._exchange(kind, scope, incoming, send)
+            response = await self._answer(scope, incoming)
+            if response is not None:
+                with self._application.unsent.hold(response.size):
+                    await self._send(kind, scope, incoming, response, send)
         finally:
             incoming.leave()
-
-    async def _exchange(self, kind: str, scope: Mapping[str, Any], incoming: AsgiRequest, send: Send) -> None:
-        response = await self._answer(scope, incoming)
-        if response is None:
-            return
-        with self._application.unsent.hold(response.size):
-            await self._send(kind, scope, incoming, response, send)
 
     async def _send(
         self, kind: str, scope: Mapping[str, Any], incoming: AsgiRequest, response: Response, send: Send
@@ -298,7 +294,7 @@ class TlsServer:
                 # hypercorn declares trio.SSLStream here, but calls only methods that `_Stream` has too.
                 await TCPServer(ASGIWrapper(application), self._config, self._context, ConnectionState({}), stream)  # type: ignore[arg-type]
         except* (KeyError, UnicodeDecodeError):
-            pass  # hypercorn raises KeyError for bytes after a refused body, UnicodeDecodeError for non-ASCII headers
+            pass  # hypercorn 0.18: KeyError for bytes after a refused body, UnicodeDecodeError for non-ASCII headers
         except* Exception as group:
             error = group.exceptions[0]
             logs.emit(events.CONNECTION_FAILED, error=f"{type(error).__name__}: {error}")
@@ -329,6 +325,7 @@ class _Leaving(EventWrapper):
 
 def _config(limits: ConnectionLimits) -> Config:
     config = Config()
+    # svc logs answers itself, and hypercorn's access log adds 64 µs to the 331 of a request.
     config.accesslog = config.errorlog = None
     config.include_server_header = False
     config.keep_alive_timeout = limits.idle_s
@@ -400,11 +397,9 @@ class _Stream:
     """
 
     def __init__(self, connected: trio.socket.SocketType, tls: Tls, shared: Shared, caller: Caller) -> None:
-        self._application = shared.application
         stream = trio.SocketStream(connected)
         self._stream = trio.SSLStream(stream, tls.context, server_side=True, https_compatible=True)
-        self._turns, self._caller = shared.turns, caller
-        self._unread_s = shared.limits.unread_s
+        self._shared, self._caller = shared, caller
         self._frames = Frames()
 
     def __getattr__(self, name: str) -> Any:
@@ -414,7 +409,7 @@ class _Stream:
         """Wait for this connection's turn, and return the next bytes, or empty bytes at the end of the stream."""
         if self._stream.selected_alpn_protocol() != "h2":
             data = bytes(await self._stream.receive_some(min(most, PIECE_BYTES)))
-            await self._turns.enter(Rank.KNOWN, self._caller.kid)
+            await self._shared.turns.enter(Rank.KNOWN, self._caller.kid)
             return data
         rank = Rank.GOING_ON
         try:
@@ -426,14 +421,17 @@ class _Stream:
                 self._frames.feed(data)
         except ApiError as error:
             # Counts and logs the refusal. The client gets no answer, only the end of its connection.
-            self._application.refuse(error, str(self._stream.transport_stream.socket.getpeername()[0]))
+            client = ""
+            with suppress(OSError):  # the client may have reset the connection, which then has no address
+                client = str(self._stream.transport_stream.socket.getpeername()[0])
+            self._shared.application.refuse(error, client)
             return b""
-        await self._turns.enter(rank, self._caller.kid)
+        await self._shared.turns.enter(rank, self._caller.kid)
         return piece
 
     async def send_all(self, data: bytes) -> None:
         """Send all bytes. Raises BrokenResourceError if the client does not read in time."""
-        with trio.move_on_after(self._unread_s + len(data) / SLOWEST_BYTES_PER_S) as scope:
+        with trio.move_on_after(self._shared.limits.unread_s + len(data) / SLOWEST_BYTES_PER_S) as scope:
             await self._stream.send_all(data)
         if scope.cancelled_caught:
             raise trio.BrokenResourceError("the client does not take its answer")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 from collections.abc import AsyncIterator, Hashable, Iterator
 from contextlib import asynccontextmanager, suppress
 from itertools import pairwise
@@ -14,6 +16,7 @@ import h2.events
 import httpx
 import pytest
 import trio
+import trio.testing
 from hypercorn.events import RawData
 from hypercorn.protocol import ProtocolWrapper
 from structlog.testing import capture_logs
@@ -277,19 +280,42 @@ async def test_updates_of_the_table_size_are_few(issuer: Issuer, first: int) -> 
     assert app.refused == ["MALFORMED_REQUEST"] * 4
 
 
+async def test_a_refusal_after_the_client_has_reset_the_connection_is_counted(
+    issuer: Issuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel then knows no address of the client. This is not logged as a defect."""
+    app = Counting(client="")
+    async with listening(app, tls=issuer.tls()) as port:
+        client = Http2(await connect(port, issuer, "h2"))
+        connected = client.stream.transport_stream.socket
+
+        async def reset(*_: object) -> None:
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            connected.close()
+
+        monkeypatch.setattr(TurnScheduler, "enter", reset)
+        with capture_logs() as records:
+            pings = (b"\0\0\x08\6\0\0\0\0\0" + bytes(8)) * FRAMES_A_PIECE
+            await client.stream.send_all(client.h2.data_to_send() + pings + framed(b"\x20" * 3 + indexed(1000)))
+            await trio.testing.wait_all_tasks_blocked(0.1)
+    assert app.refused == ["MALFORMED_REQUEST"]
+    assert records == []
+
+
 class Counting(Echo):
     """Counts what it refuses. `/known` is a request with a key, and lasts until its client disconnects.
 
     `many` is set at the 53rd request.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, client: str = "127.0.0.1") -> None:
         super().__init__()
+        self.client = client
         self.refused: list[str] = []
         self.many = trio.Event()
 
     def refuse(self, error: ApiError, client: str) -> Response:
-        assert client == "127.0.0.1"
+        assert client == self.client
         self.refused.append(error.code)
         return super().refuse(error, client)
 
