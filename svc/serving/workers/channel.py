@@ -38,6 +38,7 @@ T = TypeVar("T")
 
 def pair() -> tuple[socket.socket, socket.socket]:
     """Return two connected, non-blocking sockets. Each `recv` returns exactly one message (SOCK_SEQPACKET)."""
+    # Datagram sockets keep the limits of messages too, but do not show that the other process has ended.
     ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for end in ends:
         end.setblocking(False)

@@ -72,6 +72,7 @@ class WorkerPage:
         """
         name = json.dumps(key).encode()
         name += b" " * (-len(name) % 8)  # aligns the floats behind the key
+        # A new page has zeros only, so its number of used bytes is 0.
         start = max(self._number(_USED), _FIRST_ENTRY)
         values = start + _LENGTHS.size + len(name)
         end = values + 8 * size
@@ -182,9 +183,9 @@ def sum_processes(pids: list[int]) -> Iterator[Any]:
         family.name: family for family in prometheus_client.ProcessCollector(registry=None).collect()
     }
     for pid in pids:
+        # Collects nothing if the worker has just ended.
         for family in prometheus_client.ProcessCollector(pid=lambda pid=pid: pid, registry=None).collect():  # type: ignore[misc]
-            total = summed[family.name]
-            if family.samples and family.samples[0].name not in OF_THIS_PROCESS:
-                value = total.samples[0].value + family.samples[0].value
-                total.samples = [total.samples[0]._replace(value=value)]
+            if family.name not in OF_THIS_PROCESS:
+                (total,), (sample,) = summed[family.name].samples, family.samples
+                summed[family.name].samples = [total._replace(value=total.value + sample.value)]
     yield from summed.values()

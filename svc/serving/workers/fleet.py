@@ -83,11 +83,6 @@ class WorkerRecord:
             signal.pidfd_send_signal(self.handle, signal.SIGKILL)
 
 
-def _exit_code(pid: int) -> int:
-    """Return the exit code of an ended process, or the negative number of the signal that ended it."""
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
 class Fleet:
     """The worker processes of one server.
 
@@ -101,8 +96,7 @@ class Fleet:
         self.registry = Registry(self._tell_change)
         self.registry.workers = {"total": size, "ready": 0, "failing": 0}
         self.answer: Answer | None = None
-        cores = usable_cores()
-        self._template = Template(environment(variables, max(1, (cores - 1) // size)))
+        self._template = Template(environment(variables, max(1, (usable_cores() - 1) // size)))
         self._cells = SharedPage.of(CELLS_BYTES)
         self._connections = SharedPage.of(8 * size)
         self._n_open = memoryview(self._connections).cast("Q")
@@ -157,6 +151,7 @@ class Fleet:
 
         Does not wait for workers that end meanwhile.
         """
+        # A worker that starts later gets the newest state first, so a publication need not wait for it.
         waited_for = [(worker, frozenset(worker.pending)) for worker in self._workers if worker.is_ready]
         for worker, seqs in waited_for:
             while worker in self._workers and worker.pending & seqs:
@@ -200,6 +195,7 @@ class Fleet:
     async def _keep(self, number: int) -> None:
         """Keep a worker alive in one slot until the fleet ends."""
         pauses = self._pauses[number]
+        # No worker waits for a slot that has none yet. A 0 would delay each accept of the others by PATIENCE_S.
         self._n_open[number] = VACANT
         while (worker := await self._start_worker(number)) is not None:
             code = await self._attend(worker)
@@ -230,8 +226,10 @@ class Fleet:
             page = SharedPage.of(PAGE_BYTES)
             pages = [shared.descriptor for shared in (page, self._cells, self._connections)]
             pid = await self._template.copy([worker_end.fileno(), self._listener.fileno(), *pages])
+            # Callbacks run in reverse order: the kill comes before the wait, which would otherwise never end.
             unused.callback(os.waitpid, pid, 0)
             unused.callback(os.kill, pid, signal.SIGKILL)
+            # Fails if descriptors are lacking, and the fork would then be a worker that no one waits for.
             handle = os.pidfd_open(pid)
             unused.pop_all()
         orders, unsent = trio.open_memory_channel[Order](float("inf"))
@@ -241,6 +239,7 @@ class Fleet:
         """Queue the orders that give a new worker the state of all other workers."""
         for kind, arguments in self._kept.items():
             self._order(worker, kind, *arguments)
+        # Models before entries, which refer to them by number. The order to accept comes last.
         for number in self._packages:
             self._give_model(worker, number)
         for entry in self.registry.entries():
@@ -256,6 +255,7 @@ class Fleet:
         with suppress(OSError):
             async for order, files in worker.unsent:
                 await channel.send(worker.control, order, files)
+        # A worker that missed an order would serve an earlier state unnoticed.
         worker.kill()
 
     async def _attend(self, worker: WorkerRecord) -> int:
@@ -267,7 +267,7 @@ class Fleet:
             tasks.cancel_scope.cancel()
         self._workers.discard(worker)
         self._n_open[worker.slot] = VACANT
-        code = _exit_code(worker.pid)
+        code = os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1])  # noqa: ASYNC222 - it has ended
         self._past = counters.add_counts([self._past, worker.page.counts()])  # counters must not fall at a restart
         trio.lowlevel.notify_closing(worker.control)
         worker.control.close()
@@ -285,6 +285,7 @@ class Fleet:
                     if len(message) == 1:
                         self._done(worker, *message)
                     else:
+                        # Reads no further message until a place is free, so a worker cannot fill the memory by queries.
                         await places.acquire()
                         answers.start_soon(self._answer, worker, places, *message)
             worker.kill()

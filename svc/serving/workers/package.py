@@ -152,10 +152,12 @@ class _Pickler(pickle.Pickler):
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, Stored):
+            # Without `__getstate__` of `Stored`, which leaves the derived attributes out of artifacts.
             return copyreg.__newobj__, (type(value),), vars(value)  # type: ignore[attr-defined]
         if isinstance(value, ItemFragments):
             blob, offsets = value.memory
             return ItemFragments, (SealedMemory.of([memoryview(blob)]), offsets)
+        # Neither locks nor mapping proxies can be pickled. A worker needs a lock of its own anyway.
         if isinstance(value, _LOCK):
             return threading.Lock, ()
         if isinstance(value, MappingProxyType):
@@ -183,24 +185,20 @@ def pack_loaded(loaded: Loaded, blob: Blob) -> Loaded:
     pickler = _Pickler(out, protocol=5, buffer_callback=arrays.append)
     pickler.files = [artifact]
     pickler.dump(loaded)
-    begin = _address(memoryview(artifact))
-    extents: list[Extent | None] = []  # None for a derived array, whose place is known once all arrays are copied
-    derived: list[memoryview] = []
-    for array in arrays:
-        raw = array.raw()
-        offset = _address(raw) - begin if raw.nbytes else 0
-        if offset >= 0 and offset + raw.nbytes <= len(artifact):
-            extents.append(Extent(0, offset, raw.nbytes))
-        else:
-            extents.append(None)
-            derived.append(raw)
-    memory, derived_extents = SealedMemory.of_arrays(derived)
-    last = (Extent(len(pickler.files), offset, length) for offset, length in derived_extents)
-    extents_of_all = tuple(extent or next(last) for extent in extents)
-    package = Package(out.getvalue(), extents_of_all, (*pickler.files, memory))
+    raws = [array.raw() for array in arrays]
+    stored = [_extent_in(artifact, raw) for raw in raws]
+    memory, places = SealedMemory.of_arrays(raw for raw, extent in zip(raws, stored, strict=True) if extent is None)
+    derived = (Extent(len(pickler.files), *place) for place in places)
+    package = Package(out.getvalue(), tuple(extent or next(derived) for extent in stored), (*pickler.files, memory))
+    # The parent opens its own package, so that it keeps no private copy of the derived arrays.
     return replace(package.open(), package=package)
 
 
-def _address(view: memoryview) -> int:
-    """Return the memory address of the first byte."""
-    return np.frombuffer(view, np.uint8).ctypes.data
+def _extent_in(artifact: SealedMemory, raw: memoryview) -> Extent | None:
+    """Return the place of an array that is a view of the artifact, or None for a derived array."""
+    if not raw.nbytes:  # the address of an empty array means nothing
+        return Extent(0, 0, 0)
+    # A view does not tell its offset in the file, so addresses are compared.
+    begin, start = (np.frombuffer(view, np.uint8).ctypes.data for view in (memoryview(artifact), raw))
+    is_inside = begin <= start and start + raw.nbytes <= begin + len(artifact)
+    return Extent(0, start - begin, raw.nbytes) if is_inside else None

@@ -48,9 +48,10 @@ class Cell:
 
     def _try_lock(self) -> bool:
         try:
+            # POSIX locks, because flock locks whole files. The kernel releases them when the process ends.
             fcntl.lockf(self._memory.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, _CELL.size, self._place)
         except OSError:
-            os.sched_yield()
+            os.sched_yield()  # the holder may wait for this core
             return False
         return True
 

@@ -133,6 +133,7 @@ class Template:
 
         The first call waits until the template has imported all modules. Overlapping calls wait for each other.
         """
+        # Two overlapping calls would each take the process id that is meant for the other.
         async with self._copying:
             socket.send_fds(self._end, [b"w"], descriptors)
             receive = partial(self._end.recv, PID.size)
@@ -144,6 +145,7 @@ class Template:
 
 def serve(end: socket.socket, server: int) -> None:
     """Run the template process: fork a worker for each message on `end`. `server` is the process id of the server."""
+    # `requests` freezes all objects that are left, so garbage would stay for ever.
     gc.collect()
     for descriptors in fork_server.requests(end, server):
         pid = _fork_orphan(partial(_work, end, server, descriptors))
@@ -166,6 +168,7 @@ def _fork_orphan(child: Callable[[], object]) -> int:
         child()
 
     intermediate = fork_server.fork(lambda: os.write(writing, PID.pack(fork_server.fork(partial(orphan, os.getpid())))))
+    # If the intermediate process fails, the read below ends only if no other process can write.
     os.close(writing)
     os.waitpid(intermediate, 0)
     pid = PID.unpack(os.read(reading, PID.size))[0]

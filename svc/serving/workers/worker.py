@@ -116,6 +116,7 @@ class Worker:
         """Execute orders, and answer requests between the orders `accept` and `end`."""
         trio.lowlevel.add_instrument(self._threads)
         async with trio.open_nursery() as whole:
+            # Beats until the end of the drain, because the parent kills a silent worker.
             whole.start_soon(self._beat)
             whole.start_soon(self._state.run)
             async with trio.open_nursery() as lanes:
@@ -172,6 +173,7 @@ class Worker:
 
     def _accept(self, slot: int) -> None:
         """Accept connections from now on, and write the number of open connections to this slot."""
+        # Objects that are garbage now would never be collected after the freeze.
         gc.collect()
         gc.freeze()  # later collections skip the models and all other present objects, so they are shorter
         self._spread = Spread(memoryview(self._ends.connections).cast("Q"), slot)
@@ -206,6 +208,7 @@ class Worker:
 
     async def _put(self, pickled: bytes) -> None:
         """Replace the entry of a recipe in the registry. Its model has been opened before."""
+        # trio starts its clock at a random time, so the parent sends times on the clock of `perf_counter`.
         shift_s = trio.current_time() - time.perf_counter()
         self._registry.put(await trio.to_thread.run_sync(read_entry, pickled, shift_s, self._served))
 
