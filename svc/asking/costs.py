@@ -105,6 +105,7 @@ def cost_class(
         return Cost.HEAVY
     if is_ruled or described > PLAIN_LIMIT or conditions > LONG_CONDITIONS:
         return Cost.HEAVY if limit > RULED_LIMIT or profile > PLAIN_PROFILE else Cost.RULED
+    # Not LONG: solving for 2,000 items with iALS of 512 components takes 57 ms, too long beside plain queries.
     if profile > LONG_PROFILE:
         return Cost.RULED
     is_long = is_other or described > 0 or limit > PLAIN_LIMIT or profile > PLAIN_PROFILE
@@ -122,6 +123,7 @@ def cost_of(query: Query) -> Cost:
     rules, seeds = query.rules, len(query.seeds)
     return cost_class(
         limit=query.limit,
+        # Sums over the history of a known user took 0.1 ms for 10 items and 16 ms for 10,000.
         profile=seeds + len(query.dislikes) + query.summed,
         described=len(query.seed_features),
         is_ruled=bool(

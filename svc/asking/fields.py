@@ -69,6 +69,7 @@ def _feature_value(value: object) -> object:
     values = value if isinstance(value, list) else (value,)
     if len(values) <= MAX_LABELS and all(map(_is_scalar, values)):
         return value
+    # A vector may be longer than a list of labels. One number more than permitted tells that it is too long.
     if all(map(_is_number, values[: MAX_DIMENSIONS + 1])):
         if len(values) <= MAX_DIMENSIONS:
             return value
@@ -101,6 +102,7 @@ def kinds_of(schema: type[BaseModel]) -> dict[str, Kind]:
 
 
 Id = Annotated[str, Field(min_length=1, max_length=MAX_ID_CHARACTERS)]
+# Not a union of types: pydantic reports an error for each of its members.
 FeatureValue = Annotated[Any, PlainValidator(_feature_value), WithJsonSchema(_VALUE_SCHEMA)]
 Features = Annotated[dict[Id, FeatureValue], Field(max_length=MAX_FEATURES), WithJsonSchema(_FEATURES_SCHEMA)]
 FeaturesByItem = Annotated[dict[Id, Features], Field(max_length=MAX_FEATURE_ITEMS)]
@@ -147,8 +149,9 @@ def _entry(value: object, key: str, number: TypeAdapter[Any]) -> tuple[Any, ...]
     Returns the id, and the number if there is one.
     """
     if isinstance(value, str):
+        # Other texts may hold lone surrogates, which pydantic refuses.
         if 0 < len(value) <= MAX_ID_CHARACTERS and value.isascii():
-            return (value,)  # accepts the usual id here, because the TypeAdapter takes ten times as long
+            return (value,)  # the usual id: 0.2 instead of 0.7 µs by the TypeAdapter
         return (_id.validate_python(value),)
     if isinstance(value, int | float):
         return (_id.validate_python(value),)  # always raises, with pydantic's message that an id must be a string
@@ -233,6 +236,7 @@ def digits(value: object) -> object:
 
     Other values stay unchanged, and pydantic refuses them.
     """
+    # At most nine digits, because `int` raises an error of its own above 4,300 digits.
     return int(value) if isinstance(value, str) and re.fullmatch("-?[0-9]{1,9}", value) else value
 
 
@@ -288,6 +292,7 @@ def filter_in_query(value: object) -> object:
     if not isinstance(value, str):
         return value
     try:
+        # First, because it refuses deep nesting by a ValueError, json by a RecursionError. It accepts repeated keys.
         tree = from_json(value, allow_inf_nan=False)
         json.loads(value, object_pairs_hook=_with_distinct_keys, parse_int=len, parse_float=len)
     except ValueError as error:

@@ -36,6 +36,7 @@ def compile_filters(request: AnyQuestion | PopularQuery, offer: Offer) -> Iterat
 
     Stops at an invalid filter without an error.
     """
+    # The place of the filter is only a placeholder, because nobody sees errors of this pass.
     canonical = partial(filter_at, offer.filters.kinds, ("filter",), "body")
     with suppress(ValidationFailed):  # `plan` raises the same error
         for tree in request.filters:

@@ -42,11 +42,13 @@ NO_HINT = "unknown field; the API reference lists the valid fields"
 """The message for an unknown field that resembles no field."""
 
 
+# `bool` of a name is always true, so by default every value fits.
 def unknown_field(name: object, fields: Collection[str], fits: Callable[[str], bool] = bool) -> str:
     """Return the message for an unknown field of the body. The message never repeats text of the client.
 
     `fits` tells whether the field's value is valid for another field.
     """
+    # Clients choose the length of a name, and comparing two names takes time with the product of their lengths.
     text = str(name)[:64].lower()
     if text in _INSTEAD or (text == "page" and "offset" in fields):
         return f"unknown field; {_INSTEAD.get(text, _PAGES)}"
@@ -55,6 +57,7 @@ def unknown_field(name: object, fields: Collection[str], fits: Callable[[str], b
     if text in ("user_ids", "userids", "users") and "user_id" in fields:
         return 'unknown field; one user per request; :batch-recommend takes {"requests": [{"user_id": "u1"}]}'
     others, meant = OTHER_NAMES.get(text, ()), nearest(text, fields)
+    # Only a whole request has these fields. A boost, for example, belongs to no verb.
     whole = bool({"limit", "history"} & {*fields})
     elsewhere = next((name for name in (text, *others) if name in _OTHER_VERBS and whole), None)
     if meant is not None and (meant in others or (fits(meant) and elsewhere is None and _is_typo(text, meant))):
@@ -136,6 +139,7 @@ def wrong_shape(path: tuple[int | str, ...], message: str, schema: type[BaseMode
 
 def invalid_json(message: str, schema: type[BaseModel]) -> str:
     """Return the message for a body that is not JSON, with an example if its first byte is missing or wrong."""
+    # These are texts of pydantic's parser (2.14). The tests of mistakes fail if it changes them.
     if message.endswith("EOF while parsing a value at line 1 column 0"):
         return f"the body is empty; send JSON such as {_body(schema)}"
     if message.endswith("expected value at line 1 column 1"):
@@ -155,6 +159,7 @@ def unknown_path(path: str, verbs: Iterable[str]) -> str:
     if below is None:
         return f"{NotFound.detail}; there are /v1/recipes/NAME:recommend and /v1/health/ready, without a slash behind"
     names = list(verbs)
+    # Sorted, so that `related-recommend` finds `recommend-related`.
     words = sorted(re.split("[-_]", below[1][:64].lower()))
     same = [name for name in names if sorted(name.split("-")) == words]
     meant = did_you_mean(same[0] if same else below[1], names, "").replace("mean ", "mean :")

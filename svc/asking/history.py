@@ -21,6 +21,7 @@ def by_event(
     An element without an event keeps its weight, and its item is left out. `kinds` are the events of the model. Raises
     ValidationFailed for any other event.
     """
+    # Without events the validated list itself is returned, so plain histories cost no copy.
     if not any(isinstance(element, EventOfItem) for element in history):
         return cast(Sequence[Interaction], history), [element.item_id for element in history]
     events, weighed, seen = {kind.event: kind for kind in kinds}, [], []

@@ -77,12 +77,14 @@ def give_memory_back() -> None:
     """Return freed memory to the system, which glibc and Arrow would keep for later allocations."""
     if (pyarrow := if_imported("pyarrow")) is not None:
         pyarrow.default_memory_pool().release_unused()
+    # Only glibc has this function. musl and macOS do not.
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
 def _read(built: DataSource, context: SourceContext, needed: Sequence[str], shown: str) -> ReadTable:
+    # Optional for sources of plug-ins, which may know pandas alone.
     fetch_arrow: Callable[[], pa.Table] | None = getattr(built, "fetch_arrow", None)
     if fetch_arrow is not None:
         table = fetch_arrow()
@@ -139,12 +141,14 @@ def of_arrow(table: pa.Table, id_column: str) -> ReadTable:
 def _of_frame(frame: pandas.DataFrame, id_column: str) -> ReadTable:
     def take(name: str, rows: NDArray[np.int64]) -> list[Any]:
         values = frame[name].iloc[rows]
+        # pandas marks missing values by None, NaN, NaT or NA, depending on the type of the column.
         missing = values.isna().to_list()
         return [
             None if is_missing else _plain(value) for is_missing, value in zip(missing, values.to_list(), strict=True)
         ]
 
     ids = frame[id_column].cat
+    # pandas numbers up to 127 categories by int8.
     codes = ids.codes.to_numpy().astype(np.int32)
     return ReadTable(list(frame.columns), codes, [str(text) for text in ids.categories], take)
 
@@ -203,6 +207,7 @@ def load_metadata(
     fields = tuple(dict.fromkeys((*answered, *declared.filter_kinds)))
     if not fields:
         return ItemTables(None, NO_FIELDS)
+    # A source fails if it lacks a column that is asked for, so a lenient recipe asks for all columns.
     columns, lenient = (declared.id_column, *fields), declared.on_field_missing == "null"
     context = SourceContext.for_served_table(
         recipe.base_dir,
@@ -248,8 +253,11 @@ class _Rows(Sequence[tuple[Any, ...] | None]):
         self._table = table
         self._fields = fields
         self._places = np.full(len(item_ids), -1, dtype=np.int64)
+        # A row without an id has the code -1, which here indexes the last id, and the next line leaves such rows out. A
+        # table without any id has no last one.
         items = item_ids.indices(table.texts)[table.codes] if table.texts else np.empty(0, dtype=np.int32)
         of_model = np.flatnonzero((items >= 0) & (table.codes[: len(items)] >= 0))
+        # numpy assigns in order, so of several rows of an item the last one stays.
         self._places[items[of_model]] = of_model
 
     def __len__(self) -> int:
@@ -261,6 +269,7 @@ class _Rows(Sequence[tuple[Any, ...] | None]):
         return int(np.count_nonzero(self._places >= 0))
 
     def __getitem__(self, item: Any) -> Any:
+        # Converts the whole table. Who needs single rows often makes a list first.
         return list(self)[item]
 
     def __iter__(self) -> Iterator[tuple[Any, ...] | None]:

@@ -72,6 +72,7 @@ class Names:
         if not dislikes:
             return NOTHING_GIVEN
         columns, weights, unknown = self.weighted(dislikes)
+        # The model has learned nothing of new items. A disliked one is left out and changes no score.
         counts = columns < self._model.n_items
         if weights is not None:
             counts &= weights >= LEAST
@@ -88,8 +89,10 @@ class Names:
         if not named:
             return NO_ITEMS, None, []
         ids, numbers = zip(*named, strict=True)
+        # None lets scorers add up rows without multiplying them first.
         weights = None if numbers.count(1) == len(numbers) else np.array(numbers, dtype=np.float64)
         columns = self.columns(ids, with_new=with_new)
+        # Saves the masks if all ids are known.
         if columns.min() >= 0:
             return columns, weights, []
         is_known = columns >= 0

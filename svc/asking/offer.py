@@ -71,6 +71,7 @@ class Offer:
             model=model,
             filters=filters,
             policy=policy,
+            # An empty list is no list: queries then need neither candidates nor rules for them.
             new_items=new_items or None,
             available=available,
             always=always,

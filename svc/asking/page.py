@@ -122,6 +122,7 @@ class PageRequest(UserFields):
         """Return the request of a row for the user, without its filter."""
         own = {name: getattr(self, name) for name in UserFields.model_fields}
         own |= _controls(row) | {"exclude_items": [*self.exclude_items, *excluded]}
+        # Not validated again: a validated history has tuples, which the validator of requests refuses.
         return RecommendRequest.model_construct(WITH_PROFILE, **own)
 
 
@@ -156,6 +157,7 @@ def page_steps(request: PageRequest, offer: Offer) -> Generator[Prepared, Rankin
             raise invalid(["rows", index, "id"], "two rows have the same id", "repeated_row")
     offer = _restricted(offer, request.filter, ("filter",))
     kinds = [_kind(row, index) for index, row in enumerate(request.rows)]
+    # All filters are checked before the first row is ranked, so an invalid one costs no ranking.
     offers = [
         _restricted(offer, getattr(row, kind).filter, ("rows", index, kind, "filter"))
         for index, (row, kind) in enumerate(zip(request.rows, kinds, strict=True))
@@ -166,6 +168,7 @@ def page_steps(request: PageRequest, offer: Offer) -> Generator[Prepared, Rankin
     except UnknownUser as error:
         about = error.message
     except ValidationFailed as error:
+        # A page may have only rows that need no user, so a missing user just leaves the other rows empty.
         if error.errors[0]["type"] != "missing":
             raise
         about = error.message
@@ -215,6 +218,7 @@ class _Page:
             self._leave_empty(name, error.message, **more)
             return
         if isinstance(request, PopularQuery):
+            # Requests for popular items have no `exclude_items`, so the columns go straight into the query.
             columns = offer.names.of_model([*self._shown, *self._seen])
             prepared = prepared._replace(query=prepared.query._replace(exclude=columns))
         ranking = yield prepared
@@ -246,6 +250,7 @@ class _Page:
             message = f"no filter field of labels has this name; the recipe has {labels or 'none'}"
             raise invalid(["field"], message, "label_field")
         everything = plan(self._request.single(asked, self._shown), offer)
+        # Labels need the scores of all items and no order. Sorting 41,000 scores takes 8 ms.
         query = everything.query._replace(unordered=True, reordered=False, rules=None, new=None, explain=0)
         query = query._replace(limit=offer.model.n_items)
         ranking = yield everything._replace(query=query)
@@ -257,6 +262,7 @@ class _Page:
             request = self._request.single(asked, self._shown)
             yield from self._add(name, of_label, request, label=field.names.at(label))
 
+    # Each related and popular row needs these ids, and finding them searches the whole history.
     @cached_property
     def _seen(self) -> list[str]:
         """Return the ids of the items that the user's rows leave out: seen, hidden, disliked and excluded ones."""
@@ -275,6 +281,7 @@ class _Page:
         """
         request, model = self._request, offer.model
         chosen = [item.item_id for item in request.history or () if model.item_ids.index(item.item_id) >= 0]
+        # Requests list their history oldest first.
         yield from reversed(chosen)
         user = -1 if request.user_id is None else model.user_ids.index(request.user_id)
         if user < 0 or (chosen and request.history_mode == "replace"):
@@ -294,15 +301,18 @@ def favoured_labels(field: LabelField, ranking: Ranking, count: int) -> list[int
     scores, deviation = ranking.scores, ranking.scores.std()
     z = (scores - scores.max()) / (deviation if deviation > 0 else 1.0)  # one factor for all weights, against overflow
     weights = np.zeros(field.n_items)
+    # Scores may be negative, and shares of them would mean nothing. Exponentials are positive.
     weights[ranking.items] = np.exp(z)
     of_best = np.zeros(field.n_items)
     ties = ranking.items if ranking.ties is None else ranking.ties
     top = ranking.items[best(scores, FAVOURED, ties)]
     of_best[top] = weights[top]
+    # Labels are stored item after item, so this is the item of each stored label.
     owners = np.repeat(np.arange(field.n_items), np.diff(field.label_starts))
     in_best, in_all = (np.bincount(field.labels, some[owners], len(field.names)) for some in (of_best, weights))
     values = np.divide(in_best, in_all, out=np.zeros(len(in_all)), where=in_all > 0)
-    order = np.lexsort((np.arange(len(values)), -in_best, -values))[:count]
+    order = np.lexsort((-in_best, -values))[:count]  # stable, so the rest go by number
+    # A label without any of the best items is no favourite, even if rows stay empty.
     return [int(label) for label in order if in_best[label] > 0]
 
 

@@ -114,6 +114,7 @@ def _recommend(request: RecommendRequest, offer: Offer) -> Prepared:
     _require_meaning(request, falls_back=falls_back)
     dislikes = request.dislikes or ()
     include_seen = model.repeats if request.include_seen is None else request.include_seen
+    # A model with `training.repeats` includes seen items by default, but only the client brings back hidden items.
     hidden, hidden_new = model.hidden_from(user, request.user_id, brings_back=request.include_seen is True)
     history, seen = by_event(request.history or (), model.events)
     chosen, against = names.history(history), names.dislikes(dislikes)
@@ -129,6 +130,7 @@ def _recommend(request: RecommendRequest, offer: Offer) -> Prepared:
     gone: dict[str, PinFault] = {}
     if new is not None:
         gone = {} if include_seen else dict.fromkeys(seen, "seen")
+        # Replaces "seen": a pin that is both is reported as excluded, as in `_why_not_shown`.
         gone |= dict.fromkeys([*exclude_items, *hidden_new], "excluded")
         query = _with_candidates(query, offer, allowed, request.include_items, [*gone])
     query = _without(query, hidden)
@@ -136,9 +138,11 @@ def _recommend(request: RecommendRequest, offer: Offer) -> Prepared:
     # If a history that replaces has no known item, the user keeps the training history.
     if user >= 0 and (request.history_mode == "append" or not len(chosen.columns)):
         query, profile = _of_user(query, model, user, chosen, against)
+        # Features of a known user are documented as unused. Only a model that reads none reports them as ignored.
         unused = tuple(request.user_features or ()) if model.encoder("user") is None else ()
     else:
         query, profile, unused = _of_stranger(request, query, model, against, falls_back=falls_back)
+    # Without such events `not_seen` stays empty, which leaves out all seeds without a set difference.
     differs = len(seen) < len(history) or (query.of_trained_user and model.history.is_seen is not None)
     if differs and not include_seen:
         query = query._replace(not_seen=not_seen(query, model.history, user, names.of_model(seen)))
@@ -149,6 +153,7 @@ def _recommend(request: RecommendRequest, offer: Offer) -> Prepared:
 def _require_meaning(request: RecommendRequest, *, falls_back: bool) -> None:
     """Raise ValidationFailed if fields of the request are missing, or contradict each other."""
     inputs = (request.user_id, request.user_features, request.history, request.fallback, request.dislikes)
+    # An empty history counts as given. Its refusal comes later, as UnknownUser, and names the fallback as a remedy.
     if inputs == (None,) * len(inputs) and not falls_back:
         raise lacks("user_id", "user_features", "history", "fallback")
     refuse_without_effect(request)
@@ -170,6 +175,8 @@ def _of_user(query: Query, model: Model, user: int, chosen: Given, against: Give
     if profile == "user" and not len(query.dislikes) and not (query.explain and scorer.explains_by_profile):
         return query._replace(user=user, summed=_summed(model, user)), profile
     query = query.of_profile(joined_profile(model.history, user, chosen))._replace(of_trained_user=True)
+    # Artifacts lack the features of training users, so their prior follows from the stored vector and history. Without
+    # it even a dislike of weight 1e-9 changed 2 of the first 20 items.
     if scorer.feature_dim("user") is not None:
         query = query._replace(trained=Trained(user, joined_profile(model.history, user, NOTHING_GIVEN)))
     return query, profile
@@ -195,6 +202,7 @@ def _of_stranger(
     if has_history:
         return query, "history", ()
     if falls_back:
+        # Nobody has chosen new items, so they have no place in a list by counts of choices.
         rules = query.rules if query.new is None else (query.rules or Rules())._replace(share=None)
         query = query.of_profile(NO_PROFILE)
         rules = None if rules == Rules() else rules
@@ -283,6 +291,7 @@ def _users(request: UsersRequest, offer: Offer) -> Prepared:
         encoded, unused = model.encode("item", request.item_features)
         vector = users.vector_of(encoded)
         if request.item_id is not None and model.hidden_new is not None and model.hidden_new_ids is not None:
+            # Values of 1 are permanent. Without `brings_back`, the least value 0 matches every hidden item.
             hiding = owners(model.hidden_new, model.hidden_new_ids.index(request.item_id), float(brings_back))
             exclude = np.concatenate([exclude, hiding])
     shortest = MIN_HISTORY_OF_LIFT if request.order == "lift" else 1
@@ -342,6 +351,7 @@ def _draft(
         columns = names.columns(include_items, with_new=with_new)
         ignored |= dict.fromkeys(map(include_items.__getitem__, np.flatnonzero(columns < 0).tolist()))
         of_model = columns[(columns >= 0) & (columns < n_items)]
+        # Even if no id is known: then nothing may be ranked, instead of everything.
         allowed = intersect(allowed, ItemSet.of_columns(of_model, n_items))
     query = Query(
         limit=request.limit + request.offset,
@@ -383,6 +393,7 @@ def _with_dislikes(query: Query, scorer: Scorer, against: Given) -> Query:
     """Add the dislikes to the query if `scorer`, which answers the query, reads dislikes."""
     if not len(against.columns) or not scorer.reads_dislikes:
         return query
+    # Never None, because a query without `dislike_weights` has no dislikes (`Query.concatenate_signed`).
     weights = np.ones(len(against.columns)) if against.weights is None else against.weights
     return query._replace(dislikes=against.columns, dislike_weights=weights)
 
@@ -411,6 +422,7 @@ def _finish(
     shown = ~ItemSet.of_columns(excluded, n_items)
     if query.allowed is not None:
         shown &= query.allowed
+    # Clipped only so that the look-up stays within the set. The first two conditions decide about these columns.
     may = (columns >= 0) & (columns < n_items) & shown.contains(columns.clip(0, n_items - 1))
     if query.new is not None:
         may |= np.isin(columns, n_items + query.new.rows)
@@ -421,6 +433,7 @@ def _finish(
         if not shows
     )
     rules = (query.rules or Rules())._replace(pins=placed)
+    # A query whose pins are all hidden stays without rules, which would raise its cost class.
     active = rules if rules != Rules() or query.new is not None else None
     reported = tuple(dict.fromkeys((*ignored, *(item for item, _ in ignored_pins))))
     return Prepared(query._replace(rules=active), unused, reported, profile, ignored_pins)
@@ -439,6 +452,7 @@ def _by_item(item_features: Mapping[str, object] | None) -> dict[str | None, Map
     """Return the features by item id. The key is None for one item without an id."""
     if item_features is None:
         return {}
+    # No value of a feature is an object, so objects can only be the features of one item each.
     if item_features and all(isinstance(value, Mapping) for value in item_features.values()):
         return {item: features for item, features in item_features.items() if isinstance(features, Mapping)}
     return {None: item_features}

@@ -142,6 +142,7 @@ _NEEDS = {"history_mode": "history", "rotation": "shown", "shuffle": "seed"}
 
 def refuse_without_effect(request: Question) -> None:
     """Raise ValidationFailed for a field that has no effect, because the field that it needs is missing or empty."""
+    # Only fields that the client wrote. Their defaults stand in every request.
     for name in _NEEDS.keys() & request.model_fields_set:
         needed = getattr(request, _NEEDS[name])
         if needed is None or (not needed and name == "rotation"):
@@ -379,11 +380,13 @@ class PopularQuery(QueryString):
 
 def _validated(request: type[AnyRequest], value: Any, validate: Callable[[Any], AnyRequest]) -> AnyRequest | Rejected:
     """Return an element of a batch, or a Rejected in its place if it is invalid, so that the batch stays valid."""
+    # `parse_batch` has validated this element already.
     if isinstance(value, Rejected):
         return value
     try:
         return validate(value)
     except ValidationError as error:
+        # Hints for 256 elements with 20 unknown fields each took 0.32 s of a processor.
         return Rejected(validation_error(error, "request", request, most=1))  # the answer shows one
 
 
@@ -430,12 +433,14 @@ def parse_batch(schema: type[AnyBatch], body: bytes | Mapping[str, Any]) -> Iter
     items takes 0.3 s.
     """
     asked = None if isinstance(body, bytes) else body.get("requests")
+    # A longer list goes to `parse` as it is, whose validation stops at the first element above the limit.
     if isinstance(body, Mapping) and isinstance(asked, list) and len(asked) <= MAX_BATCH:
         request = RecommendRequest if schema is RecommendBatch else RelatedRequest
         parsed = []
         for element in asked:
             parsed.append(_validated(request, element, request.model_validate))
             yield None
+        # pydantic takes instances of the right class as they are, so no element is validated twice.
         body = {**body, "requests": parsed}
     yield parse(schema, body)
 

@@ -94,6 +94,7 @@ def rerank_steps(request: RerankRequest, offer: Offer) -> Generator[Prepared, Ra
     ranking, about, seen = NOTHING_RANKED, None, np.zeros(n, dtype=np.bool_)
     try:
         about = plan(single_of(request, include_seen=True), plain)
+        # A second plan, as for an answer without seen items, tells which items of the list are seen.
         seen = np.isin(columns, excluded_columns(plan(single_of(request), plain).query, offer.model.history))
         ranking = yield about._replace(query=_of_all(about.query, offer.new_items, columns))
     except UnknownUser:
@@ -112,6 +113,7 @@ def rerank_steps(request: RerankRequest, offer: Offer) -> Generator[Prepared, Ra
 
 def single_of(request: RerankRequest, *, include_seen: bool = False) -> RecommendRequest:
     """Return the request for the model's order of the list."""
+    # Not validated again: a validated history has tuples, which the validator of requests refuses.
     return RecommendRequest.model_construct(
         WITH_PROFILE,
         **{name: getattr(request, name) for name in DescribedUser.model_fields},
@@ -128,6 +130,7 @@ def _of_all(query: Query, new: NewItems | None, columns: NDArray[np.int32]) -> Q
     query = query._replace(exclude=NO_ITEMS, include_seen=True)
     if new is None or not len(rows := np.unique(columns[columns >= new.n_known]) - new.n_known):
         return query
+    # Rules without content, because a query with new items has rules, and this one bounds no share of them.
     return query._replace(new=NewCandidates(new, rows.astype(np.int32)), rules=Rules())
 
 
@@ -143,6 +146,8 @@ def _mixed_order(
     ranked = np.array([place_of.get(column, -1) for column in columns.tolist()], dtype=np.intp)
     in_model = np.arange(n, dtype=np.float64)
     slots = np.flatnonzero(ranked >= 0)
+    # The items that the model ranks share their own places of the list, in the order of the ranking.
     in_model[slots[np.argsort(ranked[slots], kind="stable")]] = slots
+    # Stable, so that items of equal mixed places keep the order of the list.
     order = np.argsort((1 - weight) * np.arange(n) + weight * in_model, kind="stable")
     return order, ranked[order]

@@ -29,6 +29,7 @@ def rules_of(request: ItemsRequest, offer: Offer) -> tuple[Rules | None, Pins]:
     asked = (request.diversity, request.limits, request.boosts, request.pins)
     if not policy.has_rules and asked == (None, None, None, None):
         return None, ()
+    # Not trio's clock, because rules begin and end at dates.
     now = time.time() if policy.timed else 0.0
     pins = [pin for pin in policy.pins if pin.applies(now)] if request.pins is None else _distinct(request.pins)
     placed = [(pin.item_id, pin.position) for pin in pins]
@@ -65,6 +66,7 @@ def _distinct(pins: Sequence[PinAsked]) -> Sequence[PinAsked]:
     for name in ("item_id", "position"):
         values = [getattr(pin, name) for pin in pins]
         for index, value in enumerate(values):
+            # Quadratic, but a request has at most 16 pins.
             if value in values[:index]:
                 raise invalid(["pins", index, name], f"two pins have the same {name}", "repeated_pin")
     return pins
@@ -88,5 +90,6 @@ def _checked(limits: Sequence[LimitAsked], filters: FilterFields) -> Sequence[Li
 
 
 def _limits(limits: Iterable[LimitAsked | ServingLimit], filters: FilterFields) -> tuple[Limit, ...]:
+    # Numbers have been refused before, in requests and in recipes. The condition tells this to mypy.
     limited_fields = ((filters.fields[limit.field], limit.max) for limit in limits)
     return tuple(Limit(field, most) for field, most in limited_fields if isinstance(field, LabelField))
