@@ -136,6 +136,7 @@ class Application:
         endpoint, name = self._look_up(method.decode("latin-1"), target)
         if endpoint is None or not endpoint.asks_model:
             return 0.0
+        # Not `require`, which logs unknown names. `_respond` does so once the key is checked.
         entry = self._state.registry.get(name)
         queue = None if entry is None or entry.served is None else entry.served.lane
         return self._state.admission.late_s(queue, turn_s, opening.timeout(), is_batch=endpoint.is_batch)
@@ -229,6 +230,7 @@ class Application:
         except ApiError as error:
             self._state.metrics.of(HEAD_REFUSALS, code=error.code).inc()
             raise
+        # Browsers send preflights without the key, so no key is checked.
         if preflight is not None:
             return preflight
         if route is None:
@@ -245,6 +247,7 @@ class Application:
             return Response(status, to_json(document))
         if not endpoint.public:
             await request.authenticate(endpoint, route.name)
+        # After the check of the key, so that nobody learns the settings without a key (`served_with`).
         if not endpoint.is_served(self._state.settings):
             raise NotFound
         if target.query and endpoint.refuses_unknown_parameters:

@@ -77,6 +77,7 @@ def load_api_keys(settings: Settings) -> dict[str, bytes]:
 
 def digest(plaintext: bytes) -> bytes:
     """Return the scrypt digest of the plaintext, 32 bytes."""
+    # Low costs suffice, because keys are random: 1 MiB of memory and 3 to 6 ms a digest.
     return hashlib.scrypt(plaintext, salt=SALT, n=2**10, r=8, p=1, dklen=32)
 
 
@@ -95,6 +96,7 @@ class RefusalThrottle:
     def next_wait_s(self) -> float:
         """Count one refusal, and return the seconds to wait before it is sent."""
         now_s = trio.current_time()
+        # The generic cell rate algorithm: a single time stands for the state of a whole token bucket.
         next_s = max(self._next_s, now_s - self._burst / self._per_s) + 1 / self._per_s
         self._next_s = min(next_s, now_s + self._longest_s)
         return max(self._next_s - now_s, 0.0)
@@ -158,6 +160,7 @@ class DigestOrder:
             try:
                 await turn.wait()
             except trio.Cancelled:
+                # A turn that was given before the cancellation goes to the next one.
                 if turn in waiting:
                     waiting.remove(turn)
                 else:
@@ -171,6 +174,7 @@ class DigestOrder:
 
     def _next(self) -> None:
         waiting = self._waiting[0] or self._waiting[1]
+        # Stays true for the one that is woken, so that nobody overtakes before its task runs.
         self._busy = bool(waiting)
         if len(waiting) > 1:
             turn = waiting.popleft() if self._takes_oldest else waiting.pop()

@@ -69,6 +69,7 @@ def _cold_start(prepared: Prepared) -> ColdStart | None:
 
 def count_request(metrics: Metrics, recipe: str, verb: str, status: str, seconds: float) -> None:
     """Count a request to a verb, successful or not, and the `seconds` that it took."""
+    # Saves the look-up of four metrics for each request.
     if not metrics.is_enabled:
         return
     metrics.of(REQUESTS, recipe=recipe, status=status).inc()
@@ -84,6 +85,7 @@ def costs_of_rows(page: PageRequest) -> list[Cost]:
         asked = row.recommend or row.related or row.label or PLAIN_ROW
         own = cost_of_request(page.single(asked, ()))
         costs += [of_label, *[own] * row.label.rows] if row.label is not None else [own]
+    # Apart from the rows, whose requests are made without their filters (`PageRequest.single`).
     conditions = count_conditions(page.filters, HEAVY_CONDITIONS)
     if conditions:
         costs.append(cost_class(limit=1, profile=0, described=0, is_ruled=False, is_other=True, conditions=conditions))
@@ -112,6 +114,7 @@ def cost_of_request(question: AnyQuestion | PageRequest | PopularQuery | RerankR
     if isinstance(question, RelatedRequest):
         features = question.item_features or {}
         profile = len(question.seed_items or ())
+        # Features of a single item hold no objects, so the item itself counts.
         described += sum(isinstance(item, dict) for item in features.values()) or bool(features)
         described += _long_texts(features)
         is_known, varies = profile > 0, False

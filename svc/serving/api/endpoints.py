@@ -219,6 +219,7 @@ class Router:
             route = self._by_path.get(match[1] + PARAMETER + match[3])
             if route is not None:
                 return Route(route.row, match[2], route.verb)
+        # The mapping has the rows of recipes under `{name}`, which no client may write.
         return None if PARAMETER in path else self._by_path.get(path)
 
 

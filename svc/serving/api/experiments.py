@@ -60,10 +60,12 @@ def choose(question: Any, served: Served, registry: Registry) -> tuple[Served, A
     seed, split = getattr(question, "seed", None), served.policy.experiment
     if split is None:
         return served, Asker(unit, seed=seed)
+    # Without a unit the first arm answers, and the request is not counted (`Asker.add_to`).
     wanted = split.arms[0 if unit is None else arm_of(split.salt, [arm.weight for arm in split.arms], unit)]
     own, answering = registry.arm(served, wanted), wanted
     if own is None:
         answering = split.arms[0]
+        # The first arm may lack a model too. The model of the recipe then answers in its name.
         own = registry.arm(served, answering) or served
     return own, Asker(unit, answering.name, wanted.name, seed)
 
@@ -136,6 +138,7 @@ class Shadows:
         async for recipe, sent, rank, log in self._take:
             with trio.move_on_after(SHADOW_PATIENCE_S) as patience:
                 while True:
+                    # Looks again and again, so that requests need not wake this task.
                     await trio.sleep(0.002)
                     if not self.present:
                         break
@@ -153,6 +156,7 @@ class Shadows:
             except ApiError:
                 self._count(recipe, "failed")
             except Exception as error:
+                # Raised here it would end the server, of which this task is a part.
                 log_failure(error)
                 self._count(recipe, "failed")
             else:

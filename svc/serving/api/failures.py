@@ -62,11 +62,13 @@ def _labels(name: str, operators: Mapping[str, Any], field: LabelField) -> Itera
         values = operators.get(operator, ())
         absent = [value for value in values if field.names.index(value) < 0]
         if absent and (operator == "all" or len(absent) == len(values)):
+            # Of names that differ only in case `did_you_mean` keeps the last, which here is the most frequent.
             hint = did_you_mean(absent[0], reversed(field.describe()["values"]))
             yield f"{name} has no value {absent[0][:_SHOWN_CHARACTERS]!r}; {hint}".rstrip("; ")
 
 
 def _range(name: str, operators: Mapping[str, Any], field: NumberField) -> Iterator[str]:
+    # All operators together, because each of them alone may match items.
     matching = reduce(and_, (field.matching(operator, operand) for operator, operand in operators.items()))
     if not matching.flags().any():
         numbers = field.describe()
@@ -91,6 +93,7 @@ def log_failure(error: Exception) -> None:
     about the cause.
     """
     now = time.monotonic()
+    # The first of a full deque is the oldest of the last ten.
     shown = len(_last_tracebacks) < TRACEBACKS_A_MINUTE or now - _last_tracebacks[0] > 60
     if shown:
         _last_tracebacks.append(now)

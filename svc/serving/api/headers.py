@@ -42,6 +42,7 @@ def parse_target(target: bytes, method: str) -> Target:
     rest = target[absolute.end() :] if absolute else target
     path, _, query = rest.partition(b"?")
     if absolute:
+        # A URL without a path means / (RFC 9110, 4.2.3).
         path = path or b"/"
     elif not path.startswith(b"/") and (target, method) != (b"*", "OPTIONS"):
         raise MalformedRequest("the path of the request does not begin with a slash")
@@ -54,6 +55,7 @@ def _decode(path: bytes) -> str:
     if _BROKEN_CODE.search(path):
         raise MalformedRequest("a percent sign in the path is not followed by two hexadecimal digits")
     try:
+        # Not `unquote`, which replaces invalid bytes, so that several paths would become one.
         return unquote_to_bytes(path).decode()
     except UnicodeDecodeError:
         raise MalformedRequest from None
@@ -77,6 +79,7 @@ class HostRules:
         if rules is None:
             rules = ("*",) if has_keys else LOOPBACK_NAMES
         self._names = frozenset(map(_normal, rules))
+        # With the dot, so that `*.example.com` does not allow `evilexample.com`.
         self._suffixes = tuple(rule[1:].lower() for rule in rules if rule.startswith("*."))
         self._any = "*" in rules
 
@@ -90,6 +93,7 @@ class HostRules:
 def _normal(rule: str) -> str:
     """Return a rule in the spelling in which `parse_host` returns hosts."""
     try:
+        # One address has many spellings, such as ::1 and 0:0:0:0:0:0:0:1.
         return str(ipaddress.IPv6Address(rule.strip("[]")))
     except ValueError:
         return rule.lower().rstrip(".")
@@ -102,11 +106,13 @@ def parse_host(host: bytes) -> str:
 
     Raises MalformedRequest for an invalid host, such as `a..b`, `[::1].evil.com` or `localhost:80@evil.com`.
     """
+    # Before the cache, which would keep long names that clients invent.
     if len(host) > LONGEST_NAME + len(":65535."):
         raise MalformedRequest("the host of the request is not a valid host")
     return _parse(host)
 
 
+# Errors are not cached, so invalid hosts push no valid one out.
 @lru_cache(maxsize=64)
 def _parse(host: bytes) -> str:
     if not host:
@@ -130,6 +136,7 @@ class Origins:
 
     def __init__(self, settings: Settings) -> None:
         self._any = "*" in settings.allowed_origins
+        # A variable may have bytes that are not UTF-8, which `str.encode` refuses.
         self._allowed = frozenset(map(os.fsencode, settings.allowed_origins))
 
     def headers(self, origin: bytes | None) -> Headers:
@@ -173,6 +180,7 @@ class Trace(NamedTuple):
 
     def step(self) -> Trace:
         """Return the same trace with a new span id. An answer gets this trace if the server records no spans."""
+        # An id of zeros is invalid.
         return self._replace(span_id=b"%016x" % (random.getrandbits(64) or 1))
 
 

@@ -230,6 +230,7 @@ class Permit:
         self._bucket.add(self._charged)
         self._charged = 0
         if least is not None and least <= self._bucket.rate.burst:
+            # A rate such as 3.5/s makes a burst of 3.5 tokens, and counts are whole numbers.
             count = min(count, math.floor(self._bucket.rate.burst))
         self.require(count)
         self._bucket.add(-count)
@@ -241,6 +242,7 @@ class KeyPolicies:
 
     def __init__(self, metrics: Metrics, policies: Mapping[str, KeyPolicy] | None = None) -> None:
         self._policies = policies or {}
+        # Replaced by workers, whose buckets lie in memory that all of them share.
         self.new_bucket: Callable[[str, Rate], Bucket] = lambda _, rate: Bucket(rate, trio.current_time())
         self._metrics = metrics
         self._buckets: dict[str, Bucket] = {}
@@ -269,6 +271,7 @@ class KeyPolicies:
         policy = self._policies.get(kid)
         if policy is None:
             return None
+        # A day of the calendar, which trio's clock does not know.
         if time.time() >= policy.expires:
             raise self.count(KeyNotAllowed("the policy of this API key has expired", fields={"kid": kid}))
         if not policy.allows(endpoint, recipe):
@@ -339,6 +342,7 @@ class PolicyFile:
 
     async def _check(self) -> None:
         try:
+            # Abandoned, because a file system that hangs must not hold up the end of the server.
             policies = await trio.to_thread.run_sync(self._read, abandon_on_cancel=True)
         except ConfigError as error:
             message = error.message
@@ -347,6 +351,7 @@ class PolicyFile:
         else:
             self._use(policies)
             return
+        # A file that cannot be read has no marker, and the same error of it is logged once.
         if self._marker is not None or message != self._error:
             self._error = message
             logs.emit(events.KEY_POLICIES_FAILED, error=message)

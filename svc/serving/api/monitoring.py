@@ -41,6 +41,7 @@ class Monitoring:
     def __init__(self, state: ServerState) -> None:
         self._state = state
         self.unsent = state.admission.unsent
+        # Scrapers that ask again before an answer wait here instead of taking a thread each.
         self._renderer = trio.CapacityLimiter(1)
 
     async def __call__(self, incoming: Incoming) -> Response:
@@ -50,6 +51,7 @@ class Monitoring:
         """
         if incoming.head.method not in ("GET", "HEAD"):
             return _text(405, "only GET is answered here")._replace(headers=[(b"allow", b"GET, HEAD")])
+        # In Latin-1 each byte is a character, so no target fails.
         path = incoming.head.target.partition(b"?")[0].decode("latin-1")
         if path in ("/v1/metrics", "/metrics"):
             render = self._state.metrics.render

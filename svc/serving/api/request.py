@@ -218,6 +218,7 @@ class Request:
     def _admit(self, router: Router) -> Admitted:
         headers = self.headers
         target = parse_target(self.incoming.head.target, self.method)
+        # Set before the checks, so that the log of a refused request names its endpoint.
         self.route = route = router.find(target.path)
         if b"transfer-encoding" in headers and b"content-length" in headers:
             # A proxy in front may trust Content-Length and split the bytes into other requests (request smuggling).
@@ -242,6 +243,7 @@ class Request:
         if not auth.required:
             auth.note_bypass(client)
             return
+        # Accepted keys need neither the thread nor the nursery of `unless_gone`.
         kid = None if key is None else auth.kid_of(key)
         if kid is None:
             try:

@@ -45,6 +45,7 @@ def create() -> Spans:
     Raises ConfigError if OpenTelemetry refuses the value of an `OTEL_*` variable.
     """
     names = {"service.name": "svc", "service.version": __version__}
+    # In this order the variables of OpenTelemetry replace the names.
     resource = Resource.create(names).merge(OTELResourceDetector().detect())
     try:
         provider = TracerProvider(resource=resource, shutdown_on_exit=False)
@@ -74,6 +75,7 @@ class Spans:
         attributes = {"url.scheme": scheme, "client.address": client, **_method(head.method), **_address(head)}
         name = head.method if head.method in _METHODS else "HTTP"
         span = self._tracer.start_span(name, _context(trace), SpanKind.SERVER, attributes=attributes)
+        # Errors are turned into answers within the span, and `record_answer` records those.
         with use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
             yield RequestSpan(span, name)
 

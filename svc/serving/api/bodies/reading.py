@@ -45,6 +45,7 @@ class Bodies:
         that is still sending may not read the answer.
         """
         declared = headers.get(b"content-length", b"0")
+        # The length first, because `int` refuses more than 4,300 digits by an error of its own.
         if len(declared) > len(str(self._cap)) or int(declared) > self._cap:
             raise self._too_large()
         if whole is not None:
@@ -76,6 +77,7 @@ class Bodies:
     async def _parse(self, body: LargeBody) -> None:
         """Parse the received part of a large body, as far as possible."""
         while not body.hungry:
+            # Anew for each piece, so that large bodies take turns.
             async with self._turns:
                 body.work()
                 await self._precedence.give_way(PIECE_S)

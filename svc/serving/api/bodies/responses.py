@@ -29,10 +29,12 @@ def without_null(schema: dict[str, Any]) -> None:
 
 
 class _Answer(BaseModel):
+    # So that tests, which check all answers, find a field that the document lacks.
     model_config = ConfigDict(extra="forbid", json_schema_extra=without_null)
 
 
 class _OpenAnswer(BaseModel):
+    # For fields whose names the recipe or the artifact decides.
     model_config = ConfigDict(extra="allow", json_schema_extra=without_null)
 
 

@@ -101,6 +101,7 @@ def _schemas(rows: list[Endpoint]) -> Document:
     _, definitions = models_json_schema(described, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type]
     for schema in definitions["$defs"].values():
         _simplify(schema)
+    # Through JSON, because `object_hook` visits each nested schema.
     schemas: Document = json.loads(json.dumps(definitions["$defs"]), object_hook=_with_precision)
     return schemas
 

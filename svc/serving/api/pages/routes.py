@@ -65,6 +65,7 @@ def build_routes(state: ServerState, rank_popular: RankPopular) -> QuartTrio:
 
     `rank_popular` is `Verbs.popular`. If a handler raises, the exception is in the ASGI scope under FAILURE.
     """
+    # Otherwise Quart adds a route /static, which the table of endpoints lacks.
     app = QuartTrio("svc", static_folder=None)
     app.register_error_handler(Exception, _keep)
     app.url_map = _url_map()
@@ -84,12 +85,14 @@ def _url_map() -> QuartMap:
             for row in ENDPOINTS
             if row not in PROBES and row not in VERBS
         ],
+        # By default werkzeug matches //v1 as /v1. The table of endpoints does not.
         merge_slashes=False,
     )
 
 
 def _handlers(state: ServerState, rank_popular: RankPopular) -> dict[str, Handler]:
     """Return the handlers by path. The paths are spelled as in the table of endpoints."""
+    # One thread for each kind, so that searches of 2 s delay no metrics.
     described, searched, rendered, documented = (trio.CapacityLimiter(1) for _ in range(4))
     compared = defaultdict[str, trio.CapacityLimiter](partial(trio.CapacityLimiter, 1))  # by recipe: a store may hang
 
@@ -205,6 +208,7 @@ def _json(body: object, status: int = 200) -> Response:
 async def _keep(error: Exception) -> Response:
     """Store the error in the scope for `Application`, which makes the error answers of all endpoints."""
     request.scope[FAILURE] = error  # type: ignore[literal-required]
+    # Nobody sees this answer. It only ends the handler.
     return Response(b"", status=500)
 
 
@@ -224,6 +228,7 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
+    # An upgrade changes the files, not their names.
     "Cache-Control": "no-cache",
 }
 PATHS = {"index.html": "/", "reference.html": "/v1/docs"}
