@@ -28,6 +28,7 @@ def texts(values: Sequence[str]) -> pa.Array:
 
 def integers(values: NDArray[Any]) -> pa.Array:
     """Return contiguous integers as an Arrow array in which negative values are null. The data is not copied."""
+    # Arrow's bitmap of valid values begins with the lowest bit of each byte.
     valid = np.packbits(values >= 0, bitorder="little")
     kind = pa.from_numpy_dtype(values.dtype)
     return pa.Array.from_buffers(kind, len(values), [pa.py_buffer(valid), pa.py_buffer(values)])
@@ -136,6 +137,7 @@ def table_of_rows(
 
 def _texts(values: list[Any]) -> pa.Array:
     try:
+        # Nearly all ids are text, so the whole column is tried before any value is looked at.
         return pa.array(values, pa.large_string())
     except (pa.ArrowTypeError, pa.ArrowInvalid):  # some values are not text
         pass

@@ -172,6 +172,7 @@ def _plug_in(type_name: str, where: str) -> str:
     Raises RecipeError if there is none, or if several packages offer it, because any choice would be arbitrary.
     """
     points = [point for point in entry_points(group=ENTRY_POINT_GROUP) if point.name == type_name]
+    # A set, because a package that is found in two folders is listed twice.
     if len({point.value for point in points}) > 1:
         packages = sorted({point.dist.name if point.dist else point.module for point in points})
         raise RecipeError(

@@ -94,6 +94,7 @@ class BigQuerySource(QuerySource[BigQueryOptions]):
                 "data_format": storage.types.DataFormat.ARROW,
                 "read_options": {"selected_fields": wanted},
             },
+            # Rows of several streams come in any order, and `keep_last` depends on the order.
             "max_stream_count": 1,
         }
         timeout = self._context.settings.http_timeout_s
@@ -106,6 +107,7 @@ class BigQuerySource(QuerySource[BigQueryOptions]):
             self._fall_back("permission_denied")
             return None
         pages = (page for stream in session.streams for page in reader.read_rows(stream.name).rows(session).pages)
+        # The API returns columns in the order of the table, not of `selected_fields`.
         return (page.to_arrow().select(wanted) for page in _each_within(timeout, pages, reader.transport.close))
 
     def _retry(self) -> Any:
@@ -122,8 +124,10 @@ class BigQuerySource(QuerySource[BigQueryOptions]):
 
     def _start(self, client: Any, *, dry_run: bool) -> Any:
         parameters = [_parameter(name, value) for name, value in self._config.query_parameters.items()]
+        # A cached result would make the estimate of a dry run 0 bytes.
         config = bigquery.QueryJobConfig(query_parameters=parameters, dry_run=dry_run, use_query_cache=not dry_run)
         timeout = self._context.settings.http_timeout_s
+        # job_retry=None: Google's default would run, and bill, a failed query again.
         return client.query(self._config.query, job_config=config, retry=self._retry(), job_retry=None, timeout=timeout)
 
     @contextmanager
@@ -150,6 +154,7 @@ def _each_within(limit_s: float, pages: Iterator[Any], end: Callable[[], None]) 
         except TimeoutError:
             raise DataSourceError(f"bigquery: the stream of rows was silent for more than {limit_s:g} s") from None
         finally:
+            # Within the pool's block, which waits for its thread: closing the transport ends the thread's read.
             end()
 
 

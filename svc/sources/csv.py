@@ -78,6 +78,7 @@ def find_fault(text: TextIO, delimiter: str, n_columns: int, n_above: int = 0) -
 
     The first `n_above` lines may have any form. Returns None if every other line is well formed.
     """
+    # Strict, because otherwise the module accepts a quote that nothing closes.
     rows = csv.reader(itertools.islice(bounded_lines(text), n_above, None), delimiter=delimiter, strict=True)
     line = 1 + n_above
     try:
@@ -86,6 +87,7 @@ def find_fault(text: TextIO, delimiter: str, n_columns: int, n_above: int = 0) -
                 beginning = delimiter.join(row)[:_SHOWN_CHARACTERS]
                 fields = "1 field" if len(row) == 1 else f"{len(row)} fields"
                 return f"line {line} has {fields}, but the header has {n_columns}: {beginning!r}"
+            # Lines and not rows are counted, because a quoted text may have several lines.
             line = n_above + rows.line_num + 1
     except csv.Error as error:
         if "end of data" in str(error):
@@ -108,6 +110,7 @@ class _Header:
     @property
     def unique_names(self) -> list[str]:
         """Return the column names without duplicates, as the parser requires. Unwanted names become placeholders."""
+        # A zero byte, so that a placeholder equals no wanted name.
         return [name if name in self.wanted else f"\0{index}" for index, name in enumerate(self.names)]
 
 
@@ -154,6 +157,7 @@ class CsvSource(TableSource[CsvOptions]):
                 batches: Iterable[pa.RecordBatch] = self._batches(file, header)
                 if not file.whole:  # the last row may be cut
                     batches = (batch.slice(0, max(batch.num_rows - 1, 0)) for batch in batches)
+                # Cut before `_typed`, so that a fault in later rows of the block does not count.
                 first = (batch.slice(0, n_rows - builder.n_rows).select(header.wanted) for batch in batches)
                 builder.add_first((self._typed(rows, file.where, builder.n_rows) for rows in first), n_rows)
                 return builder.finish(self._convert)
@@ -178,6 +182,7 @@ class CsvSource(TableSource[CsvOptions]):
             raise DataSourceError(f"{file.where} {why}")
         if self._config.header is None:
             return self._check([str(index) for index in range(len(rows[0]))], above, file, hive)
+        # Lines and not rows, because Arrow skips lines, and a quoted name may have several.
         return self._check(rows[row], above + reader.line_num, file, hive)
 
     def _check(self, names: list[str], skip: int, file: DataFile, hive: Hive) -> _Header:
@@ -186,6 +191,7 @@ class CsvSource(TableSource[CsvOptions]):
         folded = {name.casefold() for name in wanted}
         if self._config.header is None:
             hint = "; `header: null` numbers the columns: leave it out if the first line names them"
+        # A name in another case shows that there is a header.
         elif not hint and not any(name.strip().casefold() in folded for name in names):
             hint = _first_line_hint(names[0]) or "; for a file without a header row set `header: null`"
         if any(name not in names for name in wanted):
@@ -196,6 +202,7 @@ class CsvSource(TableSource[CsvOptions]):
 
     def _batches(self, file: DataFile, header: _Header) -> Iterator[pa.RecordBatch]:
         with _parser_errors(file, lambda: self._fault(file, header)):
+            # One row is enough to know that there are any. A file may have millions.
             stream, wrong_rows = self._stream(file), deque[Any](maxlen=1)
             last = reader = None
 
@@ -211,8 +218,10 @@ class CsvSource(TableSource[CsvOptions]):
                         block_size=_BLOCK_BYTES if self._context.bounds is None else _BOUNDED_BLOCK_BYTES,
                         column_names=header.unique_names,
                         skip_rows=header.skip_rows,
+                        # `SingleDelimiter` has already decoded the text and encoded it as UTF-8.
                         encoding=self._encoding if self._delimiter == self._config.delimiter else "utf-8",
                     ),
+                    # Without newlines_in_values Arrow may end a block within a quoted text of several lines.
                     pa_csv.ParseOptions(
                         delimiter=self._delimiter, newlines_in_values=True, invalid_row_handler=leave_out
                     ),
@@ -237,6 +246,7 @@ class CsvSource(TableSource[CsvOptions]):
         """Return a description of the first malformed line, or None. Reads the file again, row by row."""
         n_above = self._config.skip_rows + (self._config.header or 0)
         fault = find_fault(self._text(file), self._delimiter, len(header.names), n_above)
+        # Another shape can explain a wrong number of fields, but no open quote.
         if fault and f"header has {len(header.names)}" in fault:
             fault += self._shape(file)
         return fault and fault.replace(repr(MARK)[1:-1], self._config.delimiter)
@@ -251,6 +261,7 @@ class CsvSource(TableSource[CsvOptions]):
         with suppress(csv.Error, UnicodeError, EOFError, pa.ArrowException):
             rows = list(itertools.islice(csv.reader(lines, delimiter=self._delimiter), FIRST_LINES))
         file.file.seek(0)
+        # The first two wanted columns of interactions are those of users and items.
         return shape_hint(rows, self._config.path, self._config.delimiter, (self._context.columns or ())[:2])
 
     def _schema(self, header: _Header) -> pa.Schema:
@@ -284,6 +295,7 @@ class CsvSource(TableSource[CsvOptions]):
         return self._config.delimiter if len(self._config.delimiter) == 1 else MARK
 
     def _text(self, file: DataFile) -> io.TextIOWrapper:
+        # newline="", because the csv module must see the line ends within quotes.
         encoding = self._encoding if self._delimiter == self._config.delimiter else "utf-8"
         return io.TextIOWrapper(io.BufferedReader(self._stream(file)), encoding, newline="")
 
@@ -321,6 +333,7 @@ def _parser_errors(file: DataFile, find: Callable[[], str | None] = lambda: None
         raise DataSourceError(f"{where} is not in the expected encoding; {_encoding_hint(file)}") from None
     except (pa.ArrowInvalid, csv.Error, EOFError, *ARCHIVE_ERRORS) as error:
         text = str(error)
+        # Arrow raises one class for all faults, so its words tell them apart.
         if "Empty CSV" in text:
             raise DataSourceError(f"{where} is empty") from None
         if "UTF8" in text:

@@ -52,6 +52,7 @@ class _DeltaTable(LakeTable):
         return int(self._dataset.count_rows())
 
     def batches(self, columns: list[str], condition: Any, n_rows: int | None) -> Iterator[pa.RecordBatch]:
+        # By default Arrow reads 16 batches of four files ahead, before their size is checked.
         size = {} if n_rows is None else {"batch_size": n_rows, "batch_readahead": 1, "fragment_readahead": 1}
         yield from self._dataset.scanner(columns=columns, filter=condition, **size).to_batches()
 

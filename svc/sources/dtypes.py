@@ -39,6 +39,7 @@ def by_content(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """
     stripped = pc.if_else(pc.is_in(column, value_set=_NOTHING), _MISSING, column)
     if stripped.null_count < len(stripped):
+        # Integers first, because a float64 holds only integers up to 2^53 exactly.
         for kind in (pa.int64(), pa.float64()):
             try:
                 numbers = stripped.cast(kind)
@@ -47,6 +48,7 @@ def by_content(column: pa.ChunkedArray) -> pa.ChunkedArray:
             # Arrow reads the code 0x10 as 16, and 007 as 7.
             is_code = pc.any(pc.match_substring_regex(column, _CODE)).as_py()
             return text_with_gaps(column) if is_code else numbers
+        # Words only: Arrow's cast takes 0 and 1 for booleans, too.
         lowered = pc.utf8_lower(stripped)
         if pc.all(pc.is_in(lowered.drop_null(), value_set=_TRUTH)).as_py():
             return lowered.cast(pa.bool_())
@@ -79,14 +81,17 @@ def whole_numbers(column: pa.Array | pa.ChunkedArray, name: str, where: str, n_b
     file `where`, of which `n_before` rows were read before.
     """
     texts = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    # Arrow's csv reader trims numbers, its cast does not.
     texts = pc.utf8_trim(pc.if_else(pc.is_in(texts, value_set=_NULLS), pa.scalar(None, texts.type), texts), " \t")
     try:
         return texts.cast(pa.int64())
     except pa.ArrowInvalid:
+        # Only now, because most columns have no decimal places, and the replacement copies all texts.
         texts = pc.replace_substring_regex(texts, _ZEROS, r"\1")
     try:
         return texts.cast(pa.int64())
     except pa.ArrowInvalid:
+        # Arrow names the unfit value but not its row.
         row = next(index for index in range(len(texts)) if not _is_whole(texts.slice(index, 1)))
         raise DataSourceError(
             f"{where}, data row {n_before + row + 1}: the column {name} holds {texts[row].as_py()[:40]!r}, which is no "

@@ -86,6 +86,7 @@ class DuckdbSource(SampledQuerySource[DuckdbOptions]):
         if "," in base:
             raise DataSourceError(f"{base}: DuckDB takes a comma in the name of the recipe's folder for its end")
         options = {
+            # A query would otherwise download extensions, which reach the network.
             "autoinstall_known_extensions": "false",
             "autoload_known_extensions": "false",
             "allow_community_extensions": "false",
@@ -99,8 +100,10 @@ class DuckdbSource(SampledQuerySource[DuckdbOptions]):
         if database and not database.is_file():
             raise DataSourceError(f"{database} does not exist")
         with duckdb.connect(str(database or ":memory:"), read_only=bool(database), config=options) as connection:
+            # By name, because autoloading would also load those that reach the network.
             for extension in _EXTENSIONS:
                 with suppress(duckdb.Error):  # not installed
                     connection.load_extension(extension)
+            # Functions such as set_config change settings within a SELECT.
             connection.execute("SET lock_configuration = true")
             yield connection

@@ -45,6 +45,7 @@ _CONTENT_RANGE: Final = re.compile(r"bytes (?P<begin>[0-9]{1,18})-[0-9]{1,18}/[0
 class HashingFile:
     """A file that computes sha256 and size of the bytes written to it, and passes the bytes on to `out`, if given."""
 
+    # Arrow's PythonFile reads this attribute of a file, and calls `flush` and `close`.
     closed = False
 
     def __init__(self, out: BinaryIO | None = None) -> None:
@@ -121,6 +122,7 @@ def download_end(url: str, out: BinaryIO, context: SourceContext, n_bytes: int) 
         begin = int(content_range["begin"]) if response.status == 206 and content_range else 0
         if response.length is None or response.length > n_bytes:
             return None
+        # The footer of a Parquet file counts offsets from the start of the file.
         out.seek(begin)
         out.writelines(response.chunks(n_bytes))
         _require_whole(response.url, response.length, out.tell() - begin)
@@ -139,6 +141,7 @@ def _answer(url: str, context: SourceContext, headers: Mapping[str, str] | None 
     rules = HttpRules.of(context.settings)
     try:
         with exchange("GET", url, rules, headers=headers, on_redirect=on_redirect) as response:
+            # After redirects this is another address than `url`.
             where = response.url
             yield response
     except FetchTooLarge as error:
@@ -203,6 +206,7 @@ def address_of(location: Location, context: SourceContext) -> str:
     """Return the address without secrets, for messages."""
     if not location.is_remote:
         return str(location.resolve(context.base_dir))
+    # Signed addresses have their signature in the query.
     return redact_text(location.uri.partition("?")[0])
 
 
@@ -240,6 +244,7 @@ def _open(location: Location, sha256: str | None, context: SourceContext, part: 
                 _check(_digest(file), sha256, str(path))
             size = os.fstat(file.fileno()).st_size
             yield DataFile(file, str(path), size, None)
+            # A csv file that another program cuts between two lines would be half a table without an error.
             if os.fstat(file.fileno()).st_size < size:
                 raise DataSourceError(f"{path} was cut while it was read")
 
@@ -255,6 +260,7 @@ def _fetch(location: Location, sha256: str | None, context: SourceContext, file:
         _check(download(location.uri, file, context), sha256, where)
     size = file.tell()
     file.seek(0)
+    # Fewer bytes than were asked for are the whole file.
     whole = part == "all" or size < PART_BYTES
     return DataFile(file, where, size, context.settings.max_download_bytes * EXPANSION, whole, begin)
 
@@ -282,6 +288,7 @@ def _spool(where: str) -> Iterator[BinaryIO]:
     Raises DataSourceError if there is no folder for temporary files, or no room in it.
     """
     try:
+        # Looked for first, because `file_errors` would report this FileNotFoundError as a missing table.
         tempfile.gettempdir()
     except FileNotFoundError:
         raise DataSourceError("there is no folder for temporary files; name one in TMPDIR") from None
@@ -335,6 +342,7 @@ class CappedReader(io.RawIOBase):
 
         If the thread is still reading when the process exits, the process aborts or hangs.
         """
+        # So that no read is under way when `stop` returns.
         with self._reading:
             self._stopped = True
         if not self._at_end.is_set():

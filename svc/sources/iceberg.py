@@ -46,6 +46,7 @@ class IcebergSource(LakeSource):
         where = address_of(location, self._context)
         local = None if location.is_remote else location.resolve(self._context.base_dir)
         if local is not None and local.is_dir():
+            # By time, because the names do not sort: catalogs write v10.metadata.json or 00010-<uuid>.metadata.json.
             files = sorted(local.glob("metadata/*.metadata.json"), key=lambda file: file.stat().st_mtime_ns)
             newest = f", such as its newest, {files[-1].relative_to(local)}" if files else ""
             raise DataSourceError(f"{where} is a folder; name a metadata file of the table{newest}, or a catalog")
@@ -70,14 +71,17 @@ class _IcebergTable(LakeTable):
         for batch in scan.to_arrow_batch_reader():
             size = n_rows or max(batch.num_rows, 1)
             for start in range(0, batch.num_rows, size):
+                # pyiceberg has no size of batches, and returns columns in the order of the table.
                 yield batch.slice(start, size).select(columns)
 
     def compare(self, name: str, operator_name: str, operand: Any) -> Any:
         if operator_name == "any":
             return expressions.In(name, set(operand))
+        # Infinity has no floor, and the library's integers have 64 bits.
         if pa.types.is_decimal(self.schema.field(name).type) or abs(operand) > _LARGEST:
             return None
         at_least = operator_name == "gte"
         if pa.types.is_integer(self.schema.field(name).type):
+            # pyiceberg 0.12 compares no float with an integer column. Rounding outwards loses no row.
             operand = math.floor(operand) if at_least else math.ceil(operand)
         return (expressions.GreaterThanOrEqual if at_least else expressions.LessThanOrEqual)(name, operand)

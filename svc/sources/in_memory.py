@@ -34,6 +34,7 @@ def offer_table(table: pa.Table) -> Iterator[str]:
     The trainings name the table by this digest.
     """
     digest = _digest(table)
+    # A copy, because a table in the same dict would outlive `reset`.
     token = _offered.set({**(_offered.get() or {}), digest: table})
     try:
         yield digest
@@ -75,6 +76,7 @@ class InMemorySource(TableSource[InMemoryOptions]):
 def _digest(table: pa.Table) -> str:
     """Return the sha256 of the table written as an Arrow stream. It depends on the order of the columns."""
     sink = HashingFile()
+    # Without metadata and in one chunk, so that equal tables of pandas and Arrow have one digest.
     with pa.ipc.new_stream(pa.PythonFile(sink, mode="w"), table.schema.remove_metadata()) as writer:
         writer.write_table(table.replace_schema_metadata().combine_chunks())
     return sink.sha256

@@ -95,6 +95,7 @@ class JsonlSource(TableSource[JsonlOptions]):
 
     def _add(self, builder: TableBuilder, part: Part, block: pa.Table, *, begins: bool) -> None:
         """Add the wanted columns of `block`, or those of the first block. It `begins` a file or continues it."""
+        # Without wanted columns those of the first block count, as the header of a csv file does.
         names = [name for name in self._context.columns or builder.names or block.column_names if name not in part.hive]
         missing = pa.nulls(block.num_rows)
         table = pa.table({name: block.column(name) if name in block.column_names else missing for name in names})
@@ -138,6 +139,7 @@ class JsonlSource(TableSource[JsonlOptions]):
 
         lines = block.split(b"\n")  # blank ones too, which count in messages
         try:
+            # Arrow refuses a field that stands twice in an object, and json would take the last value.
             rows = [json.loads(line.decode(), object_pairs_hook=_unique) if line.strip() else {} for line in lines]
         except (ValueError, RecursionError):
             return None
@@ -155,11 +157,13 @@ class JsonlSource(TableSource[JsonlOptions]):
         while piece := content.read(size):
             rest = (rest + piece).removeprefix(b"\xef\xbb\xbf" if first == 1 else b"")
             end = rest.rfind(b"\n") + 1
+            # Without a limit a file without line ends would be in memory whole.
             if not end and len(rest) > _LINE_BYTES:
                 raise DataSourceError(f"{file.where}, line {first}: has more than {_LINE_BYTES} bytes")
             if rest[:end].strip():
                 yield first, rest[:end]
             first, rest = first + rest.count(b"\n", 0, end), rest[end:]
+        # The last line of a part may be cut.
         if rest.strip() and file.whole:
             yield first, rest
 
@@ -171,6 +175,7 @@ def _parse(block: bytes, first: int, texts: pa.Schema, where: str) -> tuple[pa.T
 
     Raises DataSourceError with the number of the first broken line. `first` is the number of the first line.
     """
+    # One block: in smaller ones Arrow refuses long lines, and counts the rows of messages anew in each.
     options = pa_json.ReadOptions(use_threads=False, block_size=len(block) + 1)
     if NULL_LINE.search(b"\n" + block):
         raise DataSourceError(f"{where}, {_fault(block, first, '')}")

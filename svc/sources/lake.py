@@ -77,6 +77,7 @@ class LakeSource(TableSource[Any]):
         All are read if the filter cannot compare the values of a column, so that it reports them.
         """
         texts = self._context.text_columns
+        # The partitions of a table format are columns of its schema, so there are no others.
         if not all(is_comparable(name, where, table.schema, {}, texts) for name in where.compared):
             return None
 
@@ -113,6 +114,7 @@ class LakeSource(TableSource[Any]):
             self._context.bounds.check(table.n_rows(), 0, table.where)
         columns = choose_columns(self._context, table.schema.names, table.where)
         builder = TableBuilder(self._context, table.where)
+        # So that a table without rows has columns, too.
         builder.add(arrow.empty(pa.schema([table.schema.field(name) for name in columns])))
         return builder, columns
 

@@ -86,6 +86,7 @@ class _RemoteFile(io.RawIOBase):
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size}[whence]
+        # Reading decides whether there are bytes, so a position after the end is allowed.
         self._position = max(0, start + offset)
         return self._position
 
@@ -107,6 +108,7 @@ class _RemoteFile(io.RawIOBase):
 def _store_errors(uri: str) -> Iterator[None]:
     try:
         yield
+    # Settings and missing extras have their own errors.
     except SvcError:
         raise
     except Exception as error:

@@ -130,6 +130,7 @@ class ParquetSource(TableSource[ParquetOptions]):
         if self._context.bounds is not None:
             self._check_size(file, columns, builder, data_file)
             coded = codable  # all texts as dictionaries, which hold a repeated text once
+        # The footer names the columns to code, so the file is opened twice and its footer read once.
         file = pq.ParquetFile(
             data_file.file, metadata=file.metadata, read_dictionary=coded, buffer_size=buffer_bytes, pre_buffer=False
         )
@@ -171,6 +172,7 @@ class ParquetSource(TableSource[ParquetOptions]):
         for numbers, position in groups:
             first = position
             for batch in file.iter_batches(batch_size=n_rows, row_groups=list(numbers), columns=columns):
+                # Over all row groups, because each of them may be small alone.
                 expanded += batch.nbytes
                 if data_file.max_expanded is not None and expanded > data_file.max_expanded:
                     refuse_expansion(data_file.where, expanded, data_file.max_expanded, self._context)
@@ -227,8 +229,10 @@ def _decoded_bytes(file: pq.ParquetFile, columns: list[str], content: BinaryIO) 
     """
     n_bytes = 0
     for leaf, chunk in _wanted_chunks(file, columns):
+        # `length` is that of fixed-length values, and 0 for all others.
         width = max(_LEAST_CELL_BYTES.get(leaf.physical_type, 8), leaf.length)
         n_values, n_page_bytes = chunk_size(content, chunk)
+        # The largest, because the footer of a hostile file may state less than Arrow will allocate.
         n_bytes += max(n_page_bytes, chunk.total_uncompressed_size, max(n_values, chunk.num_values) * width)
     return n_bytes
 
@@ -250,6 +254,7 @@ def _parquet_errors(where: str) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError) as error:
+        # A missing or unreadable file keeps its own error.
         if isinstance(error, OSError) and (type(error) is not OSError or error.errno is not None):
             raise  # Arrow reports damaged pages without errno
         raise DataSourceError(f"{where} is not a readable Parquet file: {str(error)[:300]}") from error

@@ -117,15 +117,18 @@ def _lengths(content: IO[bytes], n_values: int) -> NDArray[np.int64]:
     in_block, n_parts, n_lengths, first = (varint(content), varint(content), varint(content), integer(content))
     if n_lengths > n_values:
         raise ValueError("a page has more lengths than values")
+    # The format requires parts of a multiple of 32 lengths.
     if not 0 < in_block <= _MOST_AT_ONCE or not n_parts or in_block % (32 * n_parts):
         raise ValueError(f"a page has blocks of {in_block} lengths in {n_parts} parts")
     in_part, n_left, sizes = in_block // n_parts, n_lengths - 1, [np.array([first % 2**32][:n_lengths], np.uint64)]
     while n_left > 0:
         least = np.uint64(integer(content) % 2**32)
         for width in content.read(n_parts).ljust(n_parts, b"\xff"):  # _unpack refuses 255, so a missing width fails
+            # Parts after the last length have a width but no data.
             if n_left > 0:
                 sizes.append(_unpack(content.read(in_part * width // 8), width, min(in_part, n_left)) + least)
                 n_left -= in_part
+    # The format adds in 32 bits with overflow, and so does Arrow.
     lengths = np.cumsum(np.concatenate(sizes)).astype(np.uint32).view(np.int32)
     if len(lengths) and lengths.min() < 0:
         raise ValueError("a page has a text of a negative length")
@@ -160,6 +163,7 @@ def _coded_bytes(content: IO[bytes], n_values: int, lengths: NDArray[np.int64]) 
     width, n_bytes, n_left = first[0] if first else 0, 0, n_values
     while n_left > 0 and (head := _run(content)):
         if head & 1:  # a run of groups of eight codes
+            # A hostile header may state more groups than the page has values.
             groups = min(head >> 1, -(-n_left // 8))
             for start in range(0, groups, _MOST_AT_ONCE // 8):
                 count = 8 * min(groups - start, _MOST_AT_ONCE // 8)
@@ -247,6 +251,7 @@ def _struct(file: IO[bytes], level: int = 1) -> Struct:
     fields: Struct = {}
     field = 0
     while head := _byte(file):
+        # One byte has the type and the distance to the field before, or 0 if the number follows.
         step, kind = head >> 4, head & 15
         field = field + step if step else integer(file)
         if field in fields:
@@ -260,6 +265,7 @@ def _struct(file: IO[bytes], level: int = 1) -> Struct:
         elif kind in (_BYTE, _DOUBLE):
             file.seek(8 if kind == _DOUBLE else 1, 1)
         elif kind in (_TRUE, _FALSE):
+            # A boolean stands in its type and has no bytes of its own.
             fields[field] = int(kind == _TRUE)
         else:
             raise ValueError(f"the header of a page has a field of type {kind}")

@@ -178,6 +178,7 @@ def _pattern(location: Location, context: SourceContext) -> _Pattern | None:
     text, path = str(location.path), location.resolve(context.base_dir)
     if path.is_dir():
         return _Pattern(text, ())
+    # The name of an existing file may have brackets.
     if path.exists() or not _MAGIC.search(text):
         return None
     return _cut(text, 0, lambda folder: (context.base_dir / folder).is_dir())
@@ -229,6 +230,7 @@ def _require_plain(folder: Path) -> None:
         for name, text in _FORMATS.items():
             if (folder / name).is_dir() and (name != "metadata" or any((folder / name).glob(f"*{_ICEBERG}"))):
                 raise DataSourceError(f"{folder} {text}")
+        # Iceberg keeps its data in `data`, beside `metadata`.
         if "=" not in folder.name and folder.name != "data":
             return
         folder = folder.parent
@@ -267,6 +269,7 @@ def _walk(
     if plain:
         _require_plain(folder)
     with os.scandir(folder) as entries:
+        # The order of `scandir` differs between file systems, and `keep_last` depends on the order of rows.
         children = sorted(entries, key=lambda entry: entry.name)
     for entry in children:
         path, below = folder / entry.name, [*names, entry.name]
@@ -284,6 +287,7 @@ def _walk(
 def _hive(name: str) -> dict[str, str | None]:
     """Return the Hive partition columns in the folders of a path."""
     pairs = (segment.partition("=") for segment in name.split("/")[:-1])
+    # Hive and Spark write special characters of partitions as %XX.
     return {
         unquote(key): None if value == HIVE_NULL else unquote(value) for key, equals, value in pairs if equals and key
     }
@@ -302,6 +306,7 @@ def _open_ahead(entries: Sequence[_ListedFile], context: SourceContext, *, ahead
                 return
             yield _part(*waiting.popleft(), context)
     finally:
+        # Without waiting, so that an error is reported before downloads of other objects end.
         pool.shutdown(wait=False, cancel_futures=True)
 
 
@@ -317,4 +322,5 @@ def _part(entry: _ListedFile, fetched: Future[bytes] | None, context: SourceCont
     hive = _hive(entry.name)
     if fetched is None:
         return Part(where, lambda: files.open_location(entry.location, context), hive)
+    # `result` and not its value, so that a failed download is reported when its file is opened.
     return Part(where, lambda: files.in_memory(fetched.result, where), hive)

@@ -48,16 +48,19 @@ def row_groups(
     for number in range(file.metadata.num_row_groups):
         group = file.metadata.row_group(number)
 
+        # A default argument, because a closure would see the group of a later turn.
         def reaches(name: str, operator_name: str, operand: Any, group: Any = group) -> list[bool]:
             if operator_name == "any" and name in hive:
                 return [hive[name] in operand]
             statistics = group.column(leaves[name]).statistics if name in leaves else None
             if operator_name not in _REACHES or statistics is None or not statistics.has_min_max:
                 return []
+            # As floats, because the exact filter compares floats, so both round alike above 2^53.
             low, high = float(statistics.min), float(statistics.max)
             # A writer that compares NaN writes useless bounds.
             return [math.isnan(low) or math.isnan(high) or _REACHES[operator_name](low, high, operand)]
 
+        # None means that nothing is known of the group.
         if not comparable or condition(where.tree, reaches) is not False:
             yield [number], first
         first += group.num_rows

@@ -20,6 +20,7 @@ def shape_hint(lines: Sequence[Sequence[str]], file: str, delimiter: str, ids: S
     filled = [line for line in lines if line]
     lengths = {len(line) for line in filled}
     user, item = (*ids, "user_id", "item_id")[:2] if len(ids) > 1 else ("user_id", "item_id")
+    # One line with a comma too many makes two lengths.
     if len(lengths) >= _LEAST_LENGTHS:
         query = (
             f"SELECT row_number() OVER () AS {user}, unnest(string_split(line, '{delimiter}')) AS {item} "

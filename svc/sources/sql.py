@@ -52,6 +52,7 @@ class Watchdog:
 
     def over(self, descriptor: int) -> None:
         """Start to watch a connected socket by its file descriptor. The caller still closes the descriptor."""
+        # A descriptor of its own: the driver may close its own, and the number may then belong to another file.
         self._thread = Thread(target=self._watch, args=(socket.socket(fileno=dup(descriptor)),), daemon=True)
         self._thread.start()
 
@@ -62,6 +63,7 @@ class Watchdog:
     def stop(self) -> None:
         """Stop watching without shutting down the socket."""
         self._stopped = True
+        # Wakes the thread, which waits for up to `limit_s`.
         self._activity.set()
         if self._thread is not None:
             self._thread.join()
@@ -74,6 +76,7 @@ class Watchdog:
                 self._activity.clear()
             self.ended_it = True
             with suppress(OSError):
+                # Closing would not wake a thread that waits in `recv`.
                 connection.shutdown(socket.SHUT_RDWR)
 
 
@@ -106,6 +109,7 @@ class SqlSource(SampledQuerySource[SqlOptions]):
     ) -> Iterator[pa.Table]:
         positions = {name: list(result.keys()).index(name) for name in columns}
         padded = frozenset(i for i, column in enumerate(result.cursor.description) if column[1] == _PADDED)
+        # The empty batch gives a result without rows its columns.
         for rows in chain([[]], result.partitions(n_rows)):
             watchdog.reset()
             yield table_of_rows(rows, positions, self._context.text_columns, padded)
@@ -129,6 +133,7 @@ class SqlSource(SampledQuerySource[SqlOptions]):
         try:
             url = sqlalchemy.make_url(dsn)
         except Exception:
+            # `from None`, because the cause may repeat a part of the URL, such as a password after the host's colon.
             raise ConfigError(f"{name} is not an SQLAlchemy URL such as postgresql+psycopg://host/database") from None
         if url.get_backend_name() != "sqlite" and _has_loose_at(dsn):
             raise ConfigError(
@@ -161,6 +166,7 @@ class SqlSource(SampledQuerySource[SqlOptions]):
 
     def _engine(self, dialect: Dialect, watchdog: Watchdog) -> Engine:
         arguments = dialect.connect_arguments(self._config.connect_timeout_seconds)
+        # A pool would keep the connection after the block, and messages would repeat values of parameters.
         engine = sqlalchemy.create_engine(
             dialect.url, poolclass=sqlalchemy.NullPool, connect_args=arguments, hide_parameters=True
         )
@@ -182,6 +188,7 @@ def _without_secrets(error: Exception, url: URL) -> str:
     """Return the driver's message on one line, without the password and the values in the URL's query."""
     cause = getattr(error, "orig", None) or error
     words = " ".join(str(cause).split()) or type(cause).__name__
+    # Before the message is cut, because a cut secret would not be found.
     secrets = [str(url.password or ""), *(str(value) for value in url.query.values())]
     for secret in filter(None, secrets):
         for form in (secret, quote(secret, safe="")):

@@ -64,6 +64,7 @@ class Dialect:
             return {"connect_timeout": connect_timeout_s, **keepalives}
         if self.name == "sqlite":
             return {"timeout": connect_timeout_s}
+        # With local_infile a hostile server could ask for any file that svc may read.
         return {"connect_timeout": connect_timeout_s, "read_timeout": connect_timeout_s, "local_infile": False}
 
     def bound(self, connection: Connection, timeout_s: int, max_rows: int) -> None:
@@ -81,6 +82,7 @@ class Dialect:
             raw._read_timeout = timeout_s + GRACE_S
         if self.name == "sqlite":
             deadline = time.monotonic() + timeout_s
+            # SQLite has no timeout for statements. 100,000 steps take about 2 ms.
             raw.set_progress_handler(lambda: int(time.monotonic() > deadline), _SQLITE_STEPS)
             raw.set_authorizer(_reads_only)
 
@@ -109,6 +111,7 @@ class Dialect:
             sent = cursor.mogrify(str(compiled), compiled.construct_params())
             cursor.execute("PREPARE svc_query FROM %s", (sent,))
             try:
+                # In lines of their own, because the query may end in a comment.
                 cursor.execute("PREPARE svc_query FROM %s", (f"SELECT EXISTS (\n{sent.rstrip().removesuffix(';')}\n)",))
             except raw.Error as error:
                 raise DataSourceError(
@@ -126,15 +129,18 @@ class Dialect:
         if self.name == "mysql":
             rows: Any = getattr(result.cursor, "_result", None)
             if rows is not None:
+                # PyMySQL reads on while this is true. Nothing of the connection is used again.
                 rows.unbuffered_active = False
             connection.invalidate()
 
     def _bounds(self, timeout_s: int, max_rows: int, *, is_mariadb: bool) -> tuple[str, ...]:
         if self.name == "postgresql":
+            # The first concerns later transactions, the second the one that SQLAlchemy has begun.
             read_only = ("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY", "SET TRANSACTION READ ONLY")
             return (*read_only, f"SET statement_timeout = {timeout_s * 1000}")
         if self.name == "sqlite":
             return ("PRAGMA query_only = ON",)
+        # MariaDB counts seconds, MySQL milliseconds.
         limit = f"max_statement_time = {timeout_s}" if is_mariadb else f"max_execution_time = {timeout_s * 1000}"
         session = (f"SET SESSION {limit}", f"SET SESSION sql_select_limit = {max_rows}")
         return (*session, "SET SESSION TRANSACTION READ ONLY", "START TRANSACTION READ ONLY")

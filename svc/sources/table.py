@@ -163,6 +163,7 @@ def library_errors(source: str, describe: Callable[[Exception], object] | None =
     except SvcError:
         raise
     except ImportError as error:
+        # Late imports happen within the block, so this is the library or one that it needs.
         extra = f"{source} needs an extra: {install_command(source)}"
         raise ConfigError(f"{extra} ({error.name} is missing)") from None
     except Exception as error:
@@ -222,6 +223,7 @@ class TableBuilder:
                     f"{part.where} and {first.where} have different {what}: {differing} in only one of them; "
                     "files of one source need the same ones"
                 )
+        # The ids of the first file for all, because ids become text and need no common type.
         ids = [field for field in agreed if field.name in self._text_columns]
         others = [field for field in schema if field.name not in self._text_columns]
         try:
@@ -292,6 +294,7 @@ class TableBuilder:
 
     def finish(self, convert: Convert | None = None) -> pd.DataFrame:
         """Return the DataFrame. `convert` may change the type of a column that is neither an id nor a partition."""
+        # copy=False, because pandas would copy all columns of a dict once more.
         return pd.DataFrame({name: _in_pandas(column) for name, column in self._columns(convert)}, copy=False)
 
     def finish_arrow(self, convert: Convert | None = None) -> pa.Table:
@@ -314,6 +317,7 @@ class TableBuilder:
         """Concatenate the chunks with the narrowest type that holds them all. Raises DataSourceError without one."""
         kinds = sorted({str(chunk.type) for chunk in chunks})
         tables = [pa.table({name: chunk}) for chunk in chunks]
+        # Arrow finds no common type of texts and their dictionaries.
         if len(kinds) > 1:
             tables = [pa.table({name: plain(table.column(name))}) for table in tables]
         try:
@@ -410,6 +414,7 @@ class _TextColumn:
         self._waiting_bytes = 0
 
     def add(self, texts: pa.Array) -> None:
+        # A chunked array has one type, and files may store an id as text or as a dictionary.
         if self._waiting and self._waiting[0].type != texts.type:
             self._encode()
         self._waiting.append(texts)
@@ -429,6 +434,7 @@ class _TextColumn:
             dictionary, rows = chunks[-1].dictionary, [arrow.codes(chunk.indices) for chunk in chunks]
         indices = pc.index_in(dictionary, value_set=self._known)
         fresh = dictionary.filter(pc.is_null(indices))
+        # The code -1 of a missing value selects this last element.
         codes = np.append(arrow.codes(indices), np.int32(-1))
         codes[:-1][codes[:-1] < 0] = np.arange(len(fresh)) + len(self._known)
         self._known = pa.concat_arrays([self._known, fresh])
@@ -440,6 +446,7 @@ class _TextColumn:
         codes = np.concatenate(self._codes) if self._codes else np.empty(0, np.int32)
         self._codes = []
         try:
+            # Here and not for each batch, because Arrow must look at every byte, and here each text stands once.
             self._known.validate(full=True)
         except pa.ArrowInvalid:
             raise DataSourceError(f"{where}: the id column {name} holds text that is not UTF-8") from None
@@ -452,6 +459,7 @@ def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
         column = pa.chunked_array([piece.dictionary_decode() for piece in column.chunks], type=column.type.value_type)
     if pa.types.is_decimal(column.type):
         return column.cast(pa.string()).cast(pa.float64())  # Arrow's cast to a float is not the nearest number
+    # Arrow turns dates into Python objects in pandas: a million take 18 ms, and 1 ms as timestamps.
     return column.cast(pa.timestamp("s")) if pa.types.is_date(column.type) else column
 
 
@@ -460,8 +468,7 @@ def _in_pandas(column: pa.DictionaryArray | pa.ChunkedArray) -> Any:
         categories = pd.CategoricalDtype(pd.Index(column.dictionary.to_pandas()))
         codes = arrow.codes(column.indices)
         return pd.Categorical.from_codes(codes, dtype=categories, validate=False)  # type: ignore[call-arg, arg-type, unused-ignore]
-    if pa.types.is_large_string(column.type) or pa.types.is_string_view(column.type):
-        column = column.cast(pa.string()) if column.nbytes < 2**30 else column
+    # Int64 has no room for the upper half of uint64.
     if column.null_count and pa.types.is_integer(column.type) and column.type != pa.uint64():
         return column.cast(pa.int64()).to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
     if column.null_count and pa.types.is_boolean(column.type):

@@ -56,6 +56,7 @@ def open_stream(file: DataFile, compression: Compression, context: SourceContext
     if codec == "zip":
         return CappedReader(_open_member(file), file, context)
     packed = pa.PythonFile(CappedReader(file.file, file, context), mode="r")
+    # Wrapped twice, because Arrow closes the file that it reads from, and `file` is read again to explain a fault.
     return CappedReader(pa.CompressedInputStream(packed, codec), file, context)
 
 
@@ -98,6 +99,7 @@ def _open_member(file: DataFile) -> BinaryIO:
 
 def bounded_lines(text: TextIO) -> Iterator[str]:
     """Yield the lines. Raises csv.Error for a line of more than MAX_LINE_CHARACTERS, before reading all of it."""
+    # Not `for line in text`, which would read a line of any length into memory.
     while line := text.readline(MAX_LINE_CHARACTERS):
         if len(line) == MAX_LINE_CHARACTERS and not line.endswith(("\n", "\r")):
             raise csv.Error(f"the line has more than {MAX_LINE_CHARACTERS} characters")
@@ -134,4 +136,5 @@ class SingleDelimiter(io.RawIOBase):
         piece = "".join(lines)
         if MARK in piece:
             raise csv.Error(f"the text holds the control character {MARK!r}, so a `delimiter` must be one character")
+        # Pieces are whole lines, so that no delimiter is cut in two.
         return piece.replace(self._delimiter, MARK).encode()
