@@ -70,10 +70,12 @@ def train_final(task: Task, result: SearchResult, learned: Learned | None = None
     start = None if result.reused is None else result.reused.start
     sampled = task.data.sample is not None
     raw = task.matrix({}, all_users=sampled)
+    # As in the search, so that ties of scores are broken alike.
     columns = most_chosen_first(raw)
     scorer = _train(task, best, columns, start)
     aware = _feature_aware(task, result)
     cold_trial = None if aware is best or aware in best.parts else aware
+    # A blend reads histories with the weights of each of its parts.
     readings = best.readings_with(cold_trial)
     times = (
         (interactions if sampled else task.data.trained).latest()
@@ -91,8 +93,10 @@ def train_final(task: Task, result: SearchResult, learned: Learned | None = None
     if best.parts:
         parts = blend_parts(best, scorer)
     if cold_trial is not None:
+        # Without `start`: the numbers of features change with the data, so no vectors fit.
         feature_scorer = _train(task, cold_trial, columns)
         assert isinstance(feature_scorer, IALSScorer), "feature-aware is iALS alone"
+        # Without the vectors of its users, because the winner answers for known users.
         cold = ColdStartScorer.of(feature_scorer)
         parts = parts or [part(best, scorer, EVERYTHING)]
         parts = [{**described, "answers": KNOWN_USERS} for described in parts]
@@ -132,6 +136,7 @@ def train_final(task: Task, result: SearchResult, learned: Learned | None = None
         weighing_beside=0 if cold_trial is None else readings.index(cold_trial.of_history),
     )
     if task.loaded.recipe.serving.users:
+        # Here and not when a server loads the model: scoring 100,000 users took 10 s.
         model.measure_users()
     return FinalModel(matrix, model, parts, aware)
 
@@ -188,6 +193,7 @@ def _feature_aware(task: Task, result: SearchResult) -> TrialRecord | None:
     """
     if not task.data.sides:
         return None
+    # The part of a blend is trained anyway, so another trial with features would be a second model.
     within = [part for part in result.best.parts if part.algorithm == FEATURE_AWARE]
     reused = None if result.reused is None else result.reused.feature_aware
     trial = within[0] if within else reused or result.best_per_algorithm.get(FEATURE_AWARE)

@@ -60,6 +60,7 @@ class Outcome:
             from svc.training.publishing.gate import refusal
 
             promotion_fields["refused"] = refusal(head["promotion"], recipe, published.artifact, published.live)
+        # First, so that the event does not stand in the line of the display.
         self.progress.close()
         logs.emit(
             events.TRAIN_DONE,

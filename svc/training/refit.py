@@ -61,6 +61,7 @@ def find_reusable(loaded: LoadedRecipe, keys: SigningKeys, settings: Settings) -
             "--refit once, so that a search finds parameters for the current recipe",
             fields={"differences": different},
         )
+    # A refit of a refit names the search, so that max_search_age counts from it.
     origin = _origin(incumbent)
     bound_s = loaded.recipe.training.max_search_age_s
     searched_at = datetime.fromisoformat(origin.searched_at)
@@ -89,6 +90,7 @@ def _differences(loaded: LoadedRecipe, header: Mapping[str, Any]) -> Iterator[st
     them and the hash of the recipe has changed.
     """
     before, now = header.get("recipe"), loaded.unexpanded
+    # Equal hashes suffice, also if the header has no room for the recipe.
     if loaded.recipe_hash == header.get("recipe_hash"):
         return
     if not isinstance(before, Mapping):
@@ -105,6 +107,7 @@ def _parameters(block: str, recipe: Mapping[str, Any]) -> Any:
     values = recipe.get(block)
     if block != "training" or not isinstance(values, Mapping):
         return values
+    # An empty block is equal to a missing one.
     return {name: value for name, value in values.items() if name not in _NO_PARAMETERS} or None
 
 
@@ -163,8 +166,10 @@ def _warm_start(task: Task, trial: TrialRecord, live: Incumbent, settings: Setti
         return None
     trained = task.data.trained
     try:
+        # By id, because users and items of today have other numbers.
         return WarmStart.of(live.model(settings), live.sha256[:8], trained.user_ids, trained.item_ids)
     except ArtifactError:
+        # Random vectors lead to models that are no worse, in about twice the time.
         return None
 
 
@@ -174,6 +179,7 @@ def measure(task: Task, trial: TrialRecord, reused: Reused) -> SearchResult:
     Raise FeatureRidgeFailed if its feature weights cannot be solved for.
     """
     began, inputs = time.monotonic(), task.holdout
+    # From random vectors: those of the live model have learned from the rows that are held out here.
     trained = task.train_on_split(trial)
     evaluation = inputs.evaluators.full.evaluate(inputs.ranker_of(trained, trial))
     seconds = round(time.monotonic() - began, 3)

@@ -82,6 +82,7 @@ def train(
     except SvcError as error:
         return run.outcome.log_failure(error.message, error.code, error.exit_code, error.fields)
     except Exception as error:
+        # A full disk or too little memory may come from any line, and is no defect of svc.
         limit = exhaustion(error)
         if limit is not None:
             return run.outcome.log_failure(limit.message, limit.code, limit.exit_code, {})
@@ -124,6 +125,7 @@ class _Run:
         for warning in self.loaded.warnings:
             self._warn(warning)
         training = self.loaded.recipe.training
+        # All that can fail without data is checked before a table is read, which may take minutes.
         check_available(training.algorithms)
         location = preflight(training.storage_path, self.loaded.base_dir)
         if self.options.cold and not self.options.refit:
@@ -134,11 +136,13 @@ class _Run:
             return self._search_only(location)
         keys = self._keys()
         self.outcome.kid = keys.active[0]
+        # Also the folder of the report, because a training without its report would have to be repeated.
         self.report.check()
         try:
             with self._lock():
                 return self._train(location, keys)
         except LockContestedError as error:
+            # By default a scheduled run is skipped while another one works on the recipe.
             if self.options.fail_on_busy or self.options.lock_timeout != 0:
                 raise
             logs.emit(
@@ -170,6 +174,7 @@ class _Run:
             yield
 
     def _task(self, keys: signing.SigningKeys | None = None) -> prepare.SearchTask:
+        # Only then, because a digest reads each local file once more.
         is_recorded = needs_serial(self.loaded, self.settings)
         with record_digests(self.inputs.record) if is_recorded else contextlib.nullcontext():
             loaded = fetch.load(self.loaded, self.settings, self.options.variables, self.progress)
@@ -222,6 +227,7 @@ class _Run:
                 "If trials ran out of time, raise training.timeout_seconds or per_trial_timeout_seconds."
             )
         if BLEND in self.loaded.recipe.training.algorithms and not self.options.search_only:
+            # A worker of --search-only stops here: the training that it joins makes the blend.
             from svc.training.search.blend_search import add_blend
 
             result = add_blend(task, result)
@@ -248,6 +254,7 @@ class _Run:
         from svc.training.judging.measurements import measure_winner
         from svc.training.judging.rankers import rank_ms
 
+        # Before the data is read, so that a changed recipe is refused at once.
         reusable = refit.find_reusable(self.loaded, keys, self.settings) if self.options.refit else None
         task = self._task(keys)
         reused = None if reusable is None else refit.start_refit(task, reusable, self.settings, cold=self.options.cold)
@@ -259,6 +266,7 @@ class _Run:
             result = refit.measure(task, *reused)
             check_scores(self.loaded, task.data, result.best.score or 0.0)
         measured = measure_winner(task, result)
+        # While the winner's model is still in memory.
         curves = self.report.curves(task, result.best, measured.winner)
         result = replace(result, trained=None, evaluation=None)
         learned = self._learn_order(task, measured, result.best)
@@ -275,6 +283,7 @@ class _Run:
             fingerprint=signing.signer_fingerprint(keys.active[1], self.settings.artifact_signature),
             task=task,
             n_interactions=int(final.matrix.nnz),
+            # A blend counts as a trial, too.
             n_trials=1 if reused else task.plan.total + sum(1 for trial in result.trials if trial.parts),
             result=result,
             measured=measured,
@@ -295,6 +304,7 @@ class _Run:
         published = publish(self.loaded, head, final.model, keys, self.settings, move=move)
         exit_code = 0 if published.promoted or published.held else REFUSED
         done = TrainingOutcome(exit_code, published.artifact)
+        # Before the report, so that an error in it names the artifact, which may be live.
         self.outcome.kept, self.outcome.written = published.kept, done
         self.report.write(head, final.model, earlier)
         self.outcome.done(head, published, result, self.loaded.path, exit_code)

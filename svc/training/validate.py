@@ -70,6 +70,7 @@ def validate(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, s
     yield from _check("training.storage_path", lambda: _storage(training.storage_path, loaded))
     for name, spec, context, check_frame in _sources(loaded, settings, variables):
         yield from _check(name, partial(_probe_source, spec, context, check_frame))
+        # After the probe, so that a source that cannot be read is reported first.
         for hint in column_hints(loaded, context) if name == "source" else ():
             yield Check(name, True, f"warning: {hint.message}")
 
@@ -138,6 +139,7 @@ def _row_warnings(
     # Of few rows of each user and item, no core may be left.
     cleansing = recipe.cleansing.model_copy(update={"min_interactions": None}) if is_sample else recipe.cleansing
     interactions = from_rows(rows, recipe.model_copy(update={"cleansing": cleansing}), started_ns=time.time_ns())
+    # In place, because the check of the metadata, which comes later, reads the same set.
     items |= set(interactions.item_ids)
     reasons = "; ".join(interactions.reasons.values())
     first = f"of the first {len(frame)} rows" + ("" if rows.n_dropped is None else " that cleansing.where keeps")
@@ -217,6 +219,7 @@ def _metadata_warnings(declared: ItemMetadata, few: Iterable[Doubt], frame: pand
             for value, is_missing in zip(frame[field.name], frame[field.name].isna(), strict=True)
         ]
         if field.kind == "numerical":
+            # One by one, because a whole column would not name the row of a wrong value.
             for row, value in enumerate(values, start=1):
                 try:
                     read_number(field.name, value)

@@ -201,6 +201,7 @@ def _weights(column: pd.Series, name: str, *, is_raw: bool) -> Iterator[Doubt]:
             f"{name!r} holds numbers around {median:.3g}, which look like times: is it "
             f"`schema: {{time_column: {key}, time_unit: {unit}}}` without weight_column?",
         )
+    # A quantile, because a single typing error makes any maximum large.
     top = pd.Series(values).quantile(TOP)
     if is_raw and top > HEAVY_TAIL * median:
         yield Doubt(
@@ -229,6 +230,7 @@ def column_hints(loaded: LoadedRecipe, context: SourceContext) -> list[Doubt]:
         options = BUILT_IN_OPTIONS[spec.type].model_validate(spec.options)
         if not isinstance(options, Located) or options.location.is_remote:
             return []
+    # All columns, because the hints are about those that the recipe does not name.
     source = build_source(spec, replace(context, columns=None, progress=None))
     sample = getattr(source, "sample", None)
     hints: dict[str, Doubt] = {}
@@ -238,6 +240,7 @@ def column_hints(loaded: LoadedRecipe, context: SourceContext) -> list[Doubt]:
         frame: pd.DataFrame | None = sample(SAMPLED_ROWS)
         used = {*(context.columns or ()), *loaded.recipe.schema_.time_columns}
         compared = _columns_not_hidden(loaded.recipe.cleansing)
+        # A column that `cleansing.where` compares is looked at again, because it may hold ratings to hide.
         columns = [] if frame is None else [column for name, column in frame.items() if name not in used - compared]
         for column in columns:
             if hint := _hint(column, str(column.name), is_used=column.name in used):
@@ -255,6 +258,7 @@ def label_doubts(frame: pd.DataFrame, columns: Iterable[Any], field: str) -> Ite
     for column in [column for column in columns if column.kind in ("categorical", "multi_label")]:
         name = column.name
         texts = (cell.strip() for cell in frame[name] if isinstance(cell, str))
+        # Distinct ones, because a common cell would outweigh all others.
         cells = [text for text in dict.fromkeys(texts) if text][:_CELLS]
         is_split = column.kind == "multi_label" and any(column.delimiter in cell for cell in cells)
         for delimiter in "" if is_split else "|;,/":
@@ -296,6 +300,7 @@ def _hint(column: pd.Series, name: str, *, is_used: bool) -> Doubt | None:
 
     `is_used` is True if `cleansing.where` uses the column, and False if the recipe does not use it.
     """
+    # Sources return ids alone as categories.
     if isinstance(column.dtype, pd.CategoricalDtype):
         return None
     numbers = pd.to_numeric(column.dropna().astype(str), errors="coerce")

@@ -79,6 +79,7 @@ def fit_side(frame: pd.DataFrame, side: Any, name: SideName, ids: Sequence[str],
             logs.emit(events.FEATURE_EMPTY_VOCABULARY_COLUMN, column=declared.name, side=name)
         columns.append(column)
         blocks.append(take_rows(rows, row_of))
+        # Sparse maxima include the zeros that are not stored.
         varies = varies or (rows.shape[1] > 0 and bool((rows.max(axis=0) - rows.min(axis=0)).nnz))
     encoder = SideEncoder(tuple(columns))
     _check_width(encoder, name, settings)
@@ -125,6 +126,7 @@ def _first_rows(
     n_blank, n_repeated = int((~is_named).sum()), int(is_named.sum() - first.sum())
     if n_blank or n_repeated:
         logs.emit(events.FEATURE_ROWS_DROPPED, side=name, duplicates=n_repeated, blank_ids=n_blank)
+    # `get_indexer` returns -1 for an id without a row, which selects the last element.
     row_of_code = np.full(len(names) + 1, -1, dtype=np.int64)
     row_of_code[codes[first]] = np.arange(int(first.sum()))
     row_of = row_of_code[pd.Index(names, dtype=object).get_indexer(pd.Index(list(ids), dtype=object))]
@@ -164,7 +166,9 @@ def _fit_column(values: pd.Series, declared: Any, limit: int) -> tuple[Column, s
         raise FeatureDimensionExceeded(f"feature column {declared.name!r}: {error.message}") from None
     except (TypeError, ValueError) as error:
         raise FeatureTableError(f"feature column {declared.name!r}: {error}; give text, numbers or booleans") from None
+    # Sorted, so that the columns do not depend on the order of the table.
     column.tokens = IdTable.from_ids(sorted(counts))
+    # Each distinct value is encoded once, and then copied to its rows.
     encoded = stack_rows((column.read(value)[0] for value in categories), column.width)
     rows = take_rows(encoded, codes)
     _warn_of_pruning(column, distinct, declared.min_frequency, rows, len(values))
@@ -176,6 +180,7 @@ def _fit_numbers(values: pd.Series, name: str) -> tuple[NumberColumn, sparse.csr
     column = NumberColumn.fit(name, numbers)
     if not column.width:
         return column, sparse.csr_matrix((len(numbers), 0), dtype=np.float32)
+    # An infinite number counts as missing, because it would make the mean infinite.
     is_known = np.isfinite(numbers)
     places = np.flatnonzero(is_known), np.zeros(np.count_nonzero(is_known), dtype=np.int32)
     standardized = column.standardize(numbers[is_known]).astype(np.float32)  # 0 is stored too: a missing number is not
@@ -186,6 +191,7 @@ def _warn_of_pruning(
     column: TokenColumn | TextColumn, distinct: int, min_frequency: int, rows: sparse.csr_matrix, n_rows: int
 ) -> None:
     without = int(np.count_nonzero(np.diff(rows.indptr) == 0))
+    # Only if values were pruned: rows are also empty because their cells are.
     if column.width < distinct and n_rows and without >= _PRUNING_WARNING * n_rows:
         logs.emit(
             events.FEATURE_VOCABULARY_PRUNED,

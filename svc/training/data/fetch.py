@@ -68,6 +68,7 @@ def load(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str],
     recipe = loaded.recipe
     context = interaction_context(loaded, settings, variables, progress)
     source = build_source(recipe.source, context)
+    # Before the fetch, which may take minutes.
     for hint in column_hints(loaded, context):
         logs.emit(events.RECIPE_WARNING, **hint._asdict())
     forgotten = forgotten_users(loaded, settings, variables)
@@ -86,6 +87,7 @@ def load(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str],
         for of_ids in id_doubts(rows.frame[name], side, recipe.source.type, are_rows=True):
             of_ids.log()
     n_kept = len(rows.frame)
+    # The table need not be in memory while features are encoded.
     del rows
     for reason, count in interactions.dropped.items():
         example = {"detail": interactions.reasons[reason]} if reason in interactions.reasons else {}
@@ -100,6 +102,7 @@ def load(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str],
         logs.emit(events.MANY_ROWS_DROPPED, count=interactions.n_unusable, n_rows=n_kept, detail=why)
     n_rows, drop_count = len(interactions), interactions.drop_count
     logs.emit(events.DATA_CLEANSED, n_rows=n_rows, drop_count=drop_count, **interactions.filter_counts, **counts)
+    # After the events above, which say why rows were lost.
     check_thresholds(interactions, recipe.cleansing)
     for doubt in metadata_doubts(loaded, settings, variables, interactions.item_ids):
         logs.emit(events.RECIPE_WARNING, **doubt._asdict())
@@ -136,6 +139,7 @@ def interaction_context(
     schema, filtered = loaded.recipe.schema_, _filtered_columns(loaded.recipe)
     ids = (schema.user_column, schema.item_column)
     optional = (*schema.time_columns, schema.weight_column, schema.event_column)
+    # A dict keeps the order. Sources take the first two columns for those of users and items.
     columns = dict.fromkeys([*ids, *(name for name in optional if name is not None), *filtered])
     texts = {*ids, schema.event_column} if schema.event_column is not None else {*ids}
     if schema.time_format is not None or len(schema.time_columns) > 1:  # as a number, 01.02 or 0830 would lose zeros
@@ -189,6 +193,7 @@ def _sides(
         if (side := getattr(block, name)) is not None:
             frame = build_source(side.source, feature_context(loaded, side, settings, variables)).fetch()
             if name == "user" and gone:
+                # The encoder is fitted on all rows of the table, so its vocabulary would have their labels.
                 frame = frame[~frame[side.id_column].isin(gone)]
             for of_ids in id_doubts(frame[side.id_column], name, side.source.type, are_rows=False):
                 of_ids.log()
@@ -209,6 +214,7 @@ def check_thresholds(interactions: Interactions, cleansing: Cleansing) -> None:
     for counted, model_needs in _MODEL_NEEDS.items():
         minimum = getattr(cleansing, f"min_{counted}") or model_needs
         least[f"min_{counted}"] = minimum
+        # A recipe may ask for less than any model needs.
         if counts[f"n_{counted}"] < max(minimum, model_needs):
             short.append(f"{counts[f'n_{counted}']} {counted} where {_at_least(counted, minimum, model_needs)}")
     if short:

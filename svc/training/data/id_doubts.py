@@ -88,11 +88,13 @@ def id_doubts(
         "blanks": [text for text in rows_of if text != _bare(text) and _bare(text) in rows_of],
     }
     first_of: dict[str, str] = {}
+    # The first id of each spelling is returned by setdefault, so the others differ from it by case alone.
     in_case = [text for text in rows_of if first_of.setdefault(text.lower(), text) != text]
     reasons["case"] = in_case if len(in_case) > _MANY_IN_CASE * len(rows_of) else []
     if are_rows:
         placeholders = _placeholders(rows_of)
         reasons["placeholder"] = placeholders
+        # A placeholder already explains why one id has many rows.
         reasons["dominant"] = [] if placeholders else _dominant(rows_of, codes, names, is_sample=is_sample)
     for reason, texts in reasons.items():
         if texts:
@@ -102,12 +104,13 @@ def id_doubts(
 
 
 def _bare(text: str) -> str:
+    # Most ids are ASCII. With this test a million take 0.35 s instead of 0.9.
     return (text if text.isascii() else _INVISIBLE.sub("", text)).strip()
 
 
 def _is_quoted(text: str) -> bool:
     bare = text.lstrip("\\")
-    return len(text) > 2 and (bare[0] == '"' or (bare[0] == bare[-1] == "'"))
+    return len(text) > 2 and (bare[:1] == '"' or bare[:1] == bare[-1:] == "'")
 
 
 def _placeholders(rows_of: Mapping[str, int]) -> list[str]:
@@ -128,6 +131,7 @@ def _dominant(
     if rows_of[most] <= sum(rows_of.values()) * max(LARGE_SHARE, _FAR_MORE / len(rows_of)):
         return []
     places = np.flatnonzero(codes == names.index(most))
+    # The beginning of a table that is sorted by user has the rows of one or two users.
     is_sorted = bool(places[-1] - places[0] + 1 == len(places))
     return [] if is_sample and is_sorted else [most]
 

@@ -75,6 +75,7 @@ class HiddenRows(NamedTuple):
         An entry is 1 if the item is always hidden, and LIKE_SEEN if a request with `include_seen` may show it.
         """
         values = np.where(self.always, 1.0, float(LIKE_SEEN))
+        # The largest value, so that a pair that is hidden in both ways is never shown.
         rows, most = distinct_pairs(self.users, self.items, None, values, "max")
         assert most is not None, "values are given"
         pairs = self.users[rows], self.items[rows]
@@ -202,6 +203,7 @@ class Interactions:
         """
         if self.deferred_dedup == "none":
             return self
+        # Summed in float64 and rounded once. In float32 each addition would round.
         rated = None if self.weights is None else self.weights.astype(np.float64)
         rows, weights = _in_table_order(*distinct_pairs(self.users, self.items, self.times, rated, self.deferred_dedup))
         pairs = replace(self.of_rows(rows), deferred_dedup="none", seen=None, target=None)
@@ -233,6 +235,7 @@ class Interactions:
         if self.seen is None:
             return None
         rows, _ = distinct_pairs(self.users[self.seen], self.items[self.seen], None)
+        # From positions among the seen rows to positions among all.
         rows = np.flatnonzero(self.seen)[rows]
         return self._sparse(np.ones(len(rows), np.float32), self.users[rows], self.items[rows])
 
@@ -253,10 +256,7 @@ class Interactions:
         return from_reference(times if self.future is None else np.minimum(times, self.future.start), reference)
 
     def _sparse(self, values: NDArray[Any], users: Codes, items: Codes) -> sparse.csr_matrix:
-        shape = (len(self.user_ids), len(self.item_ids))
-        matrix = sparse.coo_matrix((values, (users, items)), shape=shape).tocsr()
-        matrix.sum_duplicates()
-        return matrix
+        return sparse.csr_matrix((values, (users, items)), shape=(len(self.user_ids), len(self.item_ids)))
 
 
 def from_rows(rows: KeptRows, recipe: Recipe, *, started_ns: int = NO_START) -> Interactions:
@@ -285,6 +285,7 @@ def from_rows(rows: KeptRows, recipe: Recipe, *, started_ns: int = NO_START) -> 
     ruled = np.zeros(len(keep), dtype=bool) if rows.hides is None else rows.hides
     excluded = np.zeros(len(keep), dtype=bool) if rated is None else rated.hides
     hiding = keep & (ruled | excluded)
+    # Before times and weights are looked at, because a rejection needs neither to count.
     keep &= ~hiding
     if times is not None:
         bad = keep & (times == BAD_TIME)
@@ -394,6 +395,7 @@ def core_rows(users: Codes, items: Codes, least: int) -> NDArray[np.bool_]:
     dropped.
     """
     kept, n_kept = np.ones(len(users), dtype=np.bool_), -1
+    # Python reads the left side before it assigns, so this compares with the count of the last turn.
     while n_kept != (n_kept := int(np.count_nonzero(kept))):
         for codes in (users, items):
             kept &= np.bincount(codes[kept], minlength=1 + int(codes.max(initial=0)))[codes] >= least
@@ -416,6 +418,7 @@ def _by_choice(
     n_items = 1 + int(column_of.max(initial=-1))
     # Users who made choices come first, so the numbers of their items do not depend on other users.
     codes = pd.unique(np.concatenate([hidden.items[which & ~is_chosen] for which in (is_user, ~is_user)]))
+    # A copy, because `column_of` still says which items are chosen.
     number_of = column_of.copy()
     number_of[codes] = n_items + np.arange(len(codes), dtype=np.int32)
     numbered = hidden._replace(users=row_of[hidden.users], items=number_of[hidden.items])
@@ -453,7 +456,9 @@ def id_codes(column: pd.Series) -> tuple[Codes, NDArray[np.object_]]:
     """Return the code of each row's id, (n,), and the distinct ids as text. The code of a null or blank id is −1."""
     categorical = column.array if isinstance(column.dtype, pd.CategoricalDtype) else column.astype("category").array
     names = np.asarray([str(name) for name in categorical.categories], dtype=object)
+    # pandas stores the codes of few categories in 8 bits, and positions are computed from these.
     codes = np.asarray(categorical.codes, dtype=np.int32)
+    # Each distinct id is looked at once. Most tables have far more rows than ids.
     blank = np.asarray([not name.strip() for name in names], dtype=bool)
     if blank.any():
         codes = np.where((codes >= 0) & blank[codes], np.int32(-1), codes)

@@ -29,6 +29,7 @@ def judge_enough(loaded: LoadedRecipe, interactions: Interactions, n_judged: int
     plan = training.split
     if n_judged >= max(ENOUGH_USERS, ENOUGH_SHARE * n_users):
         return loaded, None
+    # Only now, because another split costs sorting all rows.
     better, n_better = better_split(loaded, interactions)
     if n_better <= n_judged:
         return loaded, None

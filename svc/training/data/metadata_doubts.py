@@ -30,6 +30,7 @@ def metadata_doubts(
     frame = build_source(declared.source, context).fetch()
     yield from label_doubts(frame, declared.filter_fields, "item_metadata.filter_fields")
     column = frame[name].dropna()
+    # As text, because a model knows items by text only.
     ids = {str(text) for text in column.unique()}
     n_found = len(ids.intersection(items))
     if few_items(n_found, len(items)) is None:

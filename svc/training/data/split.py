@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -125,7 +124,7 @@ def split(interactions: Interactions, plan: Split, *, keep_times: bool = False, 
         assert trained.times is not None, "whoever asks for times has had them read"
         ages = interactions.ages(trained.times, _reference(interactions, pairs, plan))
         rows = _inverse(result.order)[trained.users]
-        result = replace(result, times=_csr(ages, rows, trained.items, result.train.shape))
+        result = replace(result, times=sparse.csr_matrix((ages, (rows, trained.items)), result.train.shape))
     return result if not plan.test else _set_aside(result, plan)
 
 
@@ -138,6 +137,7 @@ def _divide(
     if hidden is not None:
         hidden_keys = _keys(hidden.users, hidden.items, interactions)
         shown = ~np.isin(_keys(pairs.users, pairs.items, interactions), hidden_keys)
+        # Not trained on either, because they belong to the part that is held out.
         held, unused = held & shown, unused | (held & ~shown)
     return held, unused, hidden
 
@@ -157,6 +157,7 @@ def _known_hidden(hidden: HiddenRows | None, pairs: _Pairs, held: Flags, plan: S
         return hidden.of_rows(hidden.times <= _cutoff(pairs.times, plan.heldout_ratio))
     n_users = 1 + max(hidden.users.max(initial=0), pairs.users.max(initial=0))
     first_held = np.full(n_users, np.iinfo(np.int64).max)
+    # `at`, because plain indexing would use only the last pair of each user.
     np.minimum.at(first_held, pairs.users[held], pairs.times[held])
     return hidden.of_rows(hidden.times < first_held[hidden.users])
 
@@ -192,6 +193,7 @@ def _at_reference(interactions: Interactions, rows: Flags) -> Interactions:
 
 def _of_pairs(interactions: Interactions, pairs: _Pairs) -> Flags:
     """Return whether each row of `interactions` is of one of `pairs`, (n,)."""
+    # One number for each pair, because `isin` compares single values.
     keys = _keys(pairs.users, pairs.items, interactions)
     return np.isin(_keys(interactions.users, interactions.items, interactions), keys)
 
@@ -200,11 +202,13 @@ def _places(interactions: Interactions) -> NDArray[np.int64]:
     """Return the place of each row by time, (n,). Rows of equal or unread times are in the order of the table."""
     places = np.arange(len(interactions))
     if interactions.times is not None:
+        # The inverse of the order: row `order[k]` has place k.
         places[stable_order(interactions.times)] = np.arange(len(places))
     return places
 
 
 def _keys(users: NDArray[np.int32], items: NDArray[np.int32], interactions: Interactions) -> NDArray[np.int64]:
+    # In 64 bits, because 50,000 users of 50,000 items already have more pairs than int32 has numbers.
     return users.astype(np.int64) * len(interactions.item_ids) + items
 
 
@@ -245,6 +249,7 @@ def _set_aside(result: SplitMatrices, plan: Split) -> SplitMatrices:
     aside[rows] = 1.0
     test, heldout = sparse.diags(aside) @ result.heldout, sparse.diags(1.0 - aside) @ result.heldout
     for matrix in (test, heldout):
+        # The products store a zero for each pair of the other users, which `nnz` would count.
         matrix.eliminate_zeros()
     return replace(result, heldout=heldout, n_heldout=int(heldout.nnz), test=test)
 
@@ -257,10 +262,12 @@ def order_items(result: SplitMatrices, seed: int) -> SplitMatrices:
     """
     order = np.random.default_rng([seed, 17]).permutation(result.train.shape[1])
     n_users = np.bincount(result.train.indices, minlength=len(order))
+    # Stable, so that ties keep the random order.
     order = order[np.argsort(-n_users[order], kind="stable")]
     matrices = {name: getattr(result, name) for name in ("train", "heldout", "test", "times", "hidden", "seen")}
     moved = {name: matrix[:, order] for name, matrix in matrices.items() if matrix is not None}
     for matrix in moved.values():
+        # Choosing columns leaves the entries of a row in their old order.
         matrix.sort_indices()
     return replace(result, item_order=result.item_order[order], **moved)
 
@@ -285,6 +292,7 @@ def judging_most(interactions: Interactions, plan: Split, *, repeats: bool = Fal
 def sparing_ratio(interactions: Interactions, *, repeats: bool = False) -> float:
     """Return the smallest ratio, in thousandths, that holds out an item of each user who has two or more."""
     sizes = np.bincount(_units(interactions, repeats=repeats).users)
+    # A user of one item is never judged, so any ratio suits them.
     least = int(sizes.min(where=sizes > 1, initial=int(sizes.max(initial=2))))
     return min(math.ceil(1000 / max(least, 2)) / 1000, 0.999)
 
@@ -321,6 +329,7 @@ def _pairs(interactions: Interactions, *, repeats: bool) -> _Pairs:
 def _validation_users(n_users: int, plan: Split) -> Flags:
     n_chosen = min(n_users, max(1, math.floor(n_users * plan.test_user_ratio + _SLACK)))
     chosen = np.zeros(n_users, dtype=bool)
+    # The 1, like the numbers of other draws from this seed, keeps these draws independent of those.
     chosen[np.random.default_rng([plan.seed, 1]).permutation(n_users)[:n_chosen]] = True
     return chosen
 
@@ -337,6 +346,7 @@ def _hold_out(interactions: Interactions, pairs: _Pairs, chosen: Flags, plan: Sp
         order = [np.random.default_rng([plan.seed, 2]).permutation(len(pairs.users))]
     sizes = np.bincount(pairs.users, minlength=len(chosen))
     n_held = np.floor(sizes * plan.heldout_ratio + _SLACK).astype(np.int64)
+    # Users of one item keep it, because a user without history cannot be judged.
     if plan.scheme == "leave_one_out":
         n_held = _has_earlier(interactions, pairs, sizes).astype(np.int64)
     held = np.zeros(len(pairs.users), dtype=bool)
@@ -363,6 +373,7 @@ def _cutoff(times: NDArray[np.int64], ratio: float) -> int:
     if not len(times):
         return np.iinfo(np.int64).max  # no row is of a target event
     at = math.floor((1.0 - ratio) * (len(times) - 1) + _SLACK)
+    # Not `np.quantile`, whose float64 cannot hold nanoseconds since 1970. A partition is no full sort either.
     return int(np.partition(times, at)[at])
 
 
@@ -370,6 +381,7 @@ def _after_cutoff(interactions: Interactions, pairs: _Pairs, chosen: Flags, rati
     cutoff = _cutoff(_times(pairs), ratio)
     late, of_history = _times(pairs) > cutoff, interactions if interactions.divides_rows else pairs
     has_history = np.zeros(len(chosen), dtype=bool)
+    # A history of any event counts if events differ, because a model may read all of them.
     has_history[of_history.users[_times(of_history) <= cutoff]] = True
     held = late & (chosen & has_history)[pairs.users]
     return held, late & ~held
@@ -384,17 +396,16 @@ def _assemble(interactions: Interactions, trained: _Pairs, heldout: _Pairs) -> S
     n_users, n_items = len(interactions.user_ids), len(interactions.item_ids)
     validated = np.zeros(n_users, dtype=bool)
     validated[heldout.users] = True
+    # Users without held-out items come first, so that a slice of the rows has those to be judged.
     order = np.concatenate([np.flatnonzero(~validated), np.flatnonzero(validated)])
     row_of = _inverse(order)
     offset = n_users - int(np.count_nonzero(validated))
+    # Without weights a repeated choice counts once for the metrics.
+    places = row_of[heldout.users] - offset, heldout.items
+    chosen = heldout.counts if interactions.has_weights else np.ones(len(heldout.users), np.float32)
     return SplitMatrices(
-        train=_csr(trained.counts, row_of[trained.users], trained.items, (n_users, n_items)),
-        heldout=_csr(
-            heldout.counts if interactions.has_weights else np.ones(len(heldout.users), np.float32),
-            row_of[heldout.users] - offset,
-            heldout.items,
-            (n_users - offset, n_items),
-        ),
+        train=sparse.csr_matrix((trained.counts, (row_of[trained.users], trained.items)), (n_users, n_items)),
+        heldout=sparse.csr_matrix((chosen, places), (n_users - offset, n_items)),
         order=order,
         item_order=np.arange(n_items),
         val_offset=offset,
@@ -402,11 +413,3 @@ def _assemble(interactions: Interactions, trained: _Pairs, heldout: _Pairs) -> S
         hidden=None if (hidden := interactions.hidden_matrix()) is None else hidden[order],
         seen=None if (seen := interactions.seen_matrix()) is None else seen[order],
     )
-
-
-def _csr(
-    data: NDArray[Any], rows: NDArray[np.int32], columns: NDArray[np.int32], shape: tuple[int, int]
-) -> sparse.csr_matrix:
-    matrix = sparse.coo_matrix((data, (rows, columns)), shape=shape).tocsr()
-    matrix.sort_indices()
-    return matrix

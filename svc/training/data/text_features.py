@@ -37,6 +37,7 @@ def frequent_tokens(
 
     Raise FeatureDimensionExceeded if more than `limit` tokens are frequent.
     """
+    # Exact counts, because a million tokens take only 62 MB.
     counts: Counter[str] = Counter()
     for value, weight in zip(values, weights.tolist(), strict=True):
         for token in tokenize(value):
@@ -59,6 +60,7 @@ def distinct_values(values: pd.Series) -> tuple[list[object], NDArray[np.integer
         codes = np.where(values.isna(), -1, np.cumsum(values.notna()) - 1)
         lists = [value for value, code in zip(values, codes, strict=True) if code >= 0]
         return lists, codes, np.ones(len(lists), np.int64)
+    # Categories of dropped rows remain in pandas, and would count as values.
     texts = values.astype("category").cat.remove_unused_categories()
     codes = texts.cat.codes.to_numpy()
     return list(texts.cat.categories), codes, np.bincount(codes[codes >= 0], minlength=len(texts.cat.categories))
@@ -99,6 +101,7 @@ def fit_text(values: pd.Series, declared: Any) -> tuple[TextColumn, sparse.csr_m
     counts, distinct = frequent_tokens(
         categories, weights, lambda text: set(column.words(text)), min_frequency=declared.min_items
     )
+    # Ties in alphabetical order, so that the words at the limit do not depend on the order of the table.
     ranked = sorted(counts, key=lambda word: (-counts[word], word))[: declared.max_words]
     column.vocabulary = IdTable.from_ids(ranked)
     column.item_counts = np.array([counts[word] for word in ranked], dtype=np.int32)
@@ -126,6 +129,7 @@ def _vectors(column: VectorColumn, values: pd.Series) -> Iterator[NDArray[np.flo
     """
     for row, value in enumerate(values):
         try:
+            # `pd.isna` of a list is a list, so missing values are told by identity.
             yield column.vector(None if value is pd.NA else value)
         except FeatureValueUnusable as error:
             raise UnusableRow(row, error.message) from None
@@ -134,7 +138,7 @@ def _vectors(column: VectorColumn, values: pd.Series) -> Iterator[NDArray[np.flo
 def take_rows(rows: sparse.csr_matrix, positions: NDArray[Any]) -> sparse.csr_matrix:
     """Return the rows of `rows` at `positions`, with an empty row for the position −1."""
     padded = sparse.vstack([rows, sparse.csr_matrix((1, rows.shape[1]), dtype=rows.dtype)], format="csr")
-    return padded[np.where(positions < 0, rows.shape[0], positions)]
+    return padded[positions]  # -1 selects the last row
 
 
 def stack_rows(rows: Iterable[Value], width: int) -> sparse.csr_matrix:

@@ -44,10 +44,13 @@ def time_column(frame: pd.DataFrame, names: Sequence[str]) -> pd.Series:
     n_clocks = max(len(clocks.categories), 1)
     is_whole = (dates.codes >= 0).to_numpy() & (clocks.codes >= 0).to_numpy()
     pairs = dates.codes.to_numpy(np.int64) * n_clocks + clocks.codes.to_numpy(np.int64)
+    # Each distinct pair is joined once: 0.5 s instead of 2.4 for a million rows with full hours.
     numbers, distinct = pd.factorize(pairs[is_whole])
+    # A column of dates is one of timestamps at midnight in pandas.
     days = [_MIDNIGHT.sub("", str(day)) for day in dates.categories]
     hours = list(clocks.categories)
     texts = [f"{days[pair // n_clocks]} {hours[pair % n_clocks]}" for pair in distinct]
+    # Again, because two pairs may have one text, and categories must be distinct.
     codes, names_of_times = pd.factorize(np.array(texts, dtype=object))
     of_rows = np.full(len(frame), -1)
     of_rows[is_whole] = codes[numbers]
@@ -96,6 +99,7 @@ def usual_bounds(times: NDArray[np.int64]) -> tuple[int, int]:
     of film ratings worse than none (ndcg@20 .151 → .094).
     """
     n_outside = min(1 + len(times) // 1000, len(times) - 1)
+    # A partition is linear in the rows. A sort is not.
     parts = np.partition(times, (n_outside, len(times) - 1 - n_outside))
     return int(parts[n_outside]), int(parts[-1 - n_outside])
 
@@ -117,12 +121,14 @@ def reference_time(times: NDArray[np.int64], started_ns: int) -> int:
 def from_reference(times: NDArray[np.int64], reference: int) -> NDArray[np.int64]:
     """Return nanoseconds from `reference` to each of `times`, (n,), clipped to the range of int64."""
     bounds = np.iinfo(np.int64)
+    # Clipped before subtracting, because int64 wraps around silently.
     return np.clip(times, max(reference - bounds.max, bounds.min), min(reference + bounds.max, bounds.max)) - reference
 
 
 def _from_text(column: pd.Series, unit: str | None, weights: Weights) -> NDArray[np.int64]:
     numbers = pd.to_numeric(column, errors="coerce")
     numeric = numbers.notna().to_numpy()
+    # Without numbers, because 2024 would be read as a year and not in its unit.
     dates = _from_dates(column if unit is None else column.mask(numeric))
     dated = dates != BAD_TIME
     if unit is None:
@@ -151,8 +157,9 @@ def _from_numbers(column: pd.Series, unit: str) -> NDArray[np.int64]:
     if pd.api.types.is_integer_dtype(column.dtype) and not column.hasnans:
         whole = column.to_numpy(dtype=np.int64)
         usable = (whole <= limit) & (whole >= -limit)
-        return np.where(usable, np.where(usable, whole, 0) * scale, BAD_TIME)
+        return np.where(usable, whole * scale, BAD_TIME)  # other products wrap around silently, and are not taken
     values = column.to_numpy(dtype=np.float64, na_value=np.nan)
+    # Strictly less, because the limit may round up to a float that int64 cannot hold.
     usable = np.isfinite(values) & (np.abs(values) < float(limit))
     return np.where(usable, (np.where(usable, values, 0.0) * scale).astype(np.int64), BAD_TIME)
 
@@ -174,9 +181,11 @@ def _is_format(unit: str | None) -> TypeGuard[str]:
 def _from_dates(column: pd.Series, form: str = "ISO8601") -> NDArray[np.int64]:
     dates = pd.to_datetime(column, utc=True, errors="coerce", format=form)
     try:
+        # pandas 3 reads 9999-12-31 in a coarser unit, which nanoseconds cannot hold.
         in_nanoseconds = dates.dt.as_unit("ns")
     except pd.errors.OutOfBoundsDatetime:
         in_nanoseconds = dates.where(dates.between(*_DATES)).dt.as_unit("ns")
+    # NaT is the least int64, which is BAD_TIME.
     return in_nanoseconds.to_numpy(dtype="datetime64[ns]").view(np.int64)
 
 
@@ -231,6 +240,7 @@ def _format_hint(column: pd.Series, value: Any, more: str = "") -> str:
     Name two formats if day and month may be in either order.
     """
     forms = [f"{day}{clock}" for day in _DAYS for clock in _CLOCKS]
+    # The one value first, because few of the 75 forms fit it, and each costs a pass over the column.
     for texts in (pd.Series([value]), column.dropna()):
         forms = forms and [form for form in forms if (_from_dates(texts.astype(str), form) != BAD_TIME).all()]
     return f" (set schema.time_format: {' or '.join(map(json.dumps, forms))}{more})" if forms else ""

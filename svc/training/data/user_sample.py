@@ -50,6 +50,7 @@ def draw_users(all_users: Interactions, n_users: int, seed: int) -> UserSample |
     n_all = len(all_users.user_ids)
     if n_all <= n_users:
         return None
+    # Sorted, so that users keep their order, and the 23 keeps the draw independent of others from this seed.
     rows = np.sort(np.random.default_rng([seed, 23]).permutation(n_all)[:n_users])
     row_of = np.full(n_all, -1, dtype=np.int32)
     row_of[rows] = np.arange(n_users)
@@ -91,6 +92,7 @@ def solve_users(
         raise TrainingError(
             "BPRFMRecommender has vectors only for users of its training: leave it out with sample_users"
         )
+    # Before the threads start, so that they do not compute the same arrays each.
     scorer.ready()
     features = features if isinstance(scorer, IALSScorer) else None
     users = np.zeros((matrix.shape[0], scorer.users.shape[1]), dtype=np.float32)
@@ -121,6 +123,7 @@ def solve_rows(
         query = Query(
             limit=1,
             seeds=matrix.indices[part].astype(np.int32),
+            # As in a request without weights, so that both take the same path.
             seed_weights=None if (values == 1).all() else values.astype(np.float64),
             user_features=None if features is None else features[row].toarray()[0].astype(np.float64),
         )

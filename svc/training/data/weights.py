@@ -62,6 +62,7 @@ class RowWeights:
         if self.codes is None:
             return {}
         counts = np.bincount(self.codes + 1, minlength=1 + len(self.events))[1:]
+        # Names that differ by blanks at an end are one event.
         joined = pd.Series(counts, index=self.events).groupby(level=0).sum().sort_values(ascending=False, kind="stable")
         return {str(event): int(count) for event, count in joined.items() if count}
 
@@ -80,6 +81,7 @@ def in_single_precision(values: NDArray[np.floating], name: Callable[[int], str]
     """
     with np.errstate(over="ignore", under="ignore"):
         rounded = values.astype(np.float32, copy=False)
+    # A weight that rounds to 0 would be no interaction at all.
     usable = np.isfinite(rounded) & (rounded > 0)
     if not usable.all():
         first_unusable = int(np.argmin(usable))
@@ -111,6 +113,7 @@ def by_pair(users: Codes, items: Codes, times: NDArray[np.int64] | None) -> tupl
 
     Rows of the same pair are sorted by time if times are read, and then by position.
     """
+    # One number for each pair, so that one comparison tells whether neighbours are of one pair.
     keys = users.astype(np.int64) * (1 + int(items.max(initial=0))) + items
     return keys, stable_order(*(key for key in (keys, times) if key is not None))
 
@@ -132,11 +135,13 @@ def distinct_pairs(
     ordered = keys[order]
     is_first = np.ones(len(ordered), dtype=bool)
     is_first[1:] = ordered[1:] != ordered[:-1]
+    # The slice is for an empty table, to which `append` adds an element.
     latest = order[np.append(is_first[1:], True)[: len(order)]]
     if weights is None and dedup not in {"sum", "count"}:
         return latest, None
     worth = np.ones(len(keys)) if weights is None or dedup == "count" else weights
-    if dedup in _COMBINED and len(keys):
+    # The rows of a pair are neighbours now, so one pass adds them.
+    if dedup in _COMBINED:
         return latest, _COMBINED[dedup].reduceat(worth[order], np.flatnonzero(is_first))
     return latest, worth[order[is_first]] if dedup == "keep_first" else worth[latest]
 

@@ -79,6 +79,7 @@ def kept_rows(frame: pd.DataFrame, where: RowFilter | None, hide: RowFilter | No
     satisfying = frame.iloc[positions].reset_index(drop=True)
     for name in satisfying.columns:
         if isinstance(satisfying[name].dtype, pd.CategoricalDtype):
+            # As if the source had left the rows out, so that both ways give equal tables.
             satisfying[name] = satisfying[name].cat.remove_unused_categories()
     n_dropped = len(keep) - len(positions)
     return KeptRows(satisfying, positions, n_dropped, None if hides is None else hides[positions])
@@ -142,6 +143,7 @@ def _column(column: pd.Series, name: str, kind: str, *, is_compared: bool) -> Co
     if is_compared and (odd := flags(lambda value: not is_comparable(value))).any():
         _refuse(name, column, int(np.argmax(odd)), why)
     if kind == NUMBER:
+        # Numbers may be text, as in a csv column that is also an id.
         return partial(_satisfy_number, np.asarray([*map(_as_number, values), np.nan])[codes])
 
     def satisfy(operator_name: str, operand: Any) -> Flags:
@@ -193,6 +195,7 @@ def _as_number(value: Any) -> float:
 
     An integer that is too large for float64 gives infinity.
     """
+    # Python takes True for 1 and "1_000" for 1000, which readers of tables do not.
     if isinstance(value, bool | np.bool_) or (isinstance(value, str) and "_" in value):
         return math.nan
     try:
