@@ -25,6 +25,7 @@ class Calls:
 
     def __init__(self, at_once: int) -> None:
         self._slots = trio.CapacityLimiter(at_once)
+        # Unlimited, because an abandoned call keeps its token until its thread ends, and would block a place of others.
         self._threads = trio.CapacityLimiter(math.inf)
         self._outstanding: set[Hashable] = set()
 
@@ -54,4 +55,5 @@ class Calls:
         try:
             return call()
         finally:
+            # In the thread, because nobody else notices the end of an abandoned call.
             self._outstanding.discard(key)

@@ -49,6 +49,7 @@ class ItemFragments:
         `others` has the pieces of new items, or is None without new items.
         """
         self._blob = blob
+        # A memoryview gives an entry as a Python int in 0.1 µs, an array a scalar of its own type in 0.2.
         self._offsets = offsets.data
         self._others = others
         own = offsets.astype(np.int64)[::_PIECES]
@@ -58,6 +59,7 @@ class ItemFragments:
         """Bound of the bytes of one item with metadata and reasons, but without explanations."""
 
     def __reduce__(self) -> tuple[Any, ...]:
+        # A mapped file cannot be pickled.
         return ItemFragments, (bytes(self._blob), self.memory[1], self._others)
 
     @property
@@ -99,6 +101,7 @@ class ItemFragments:
 
         The result is at least `start` + 1, so that a block is never empty.
         """
+        # The first piece that ends above `size`, which belongs to the next block.
         piece = bisect_right(self._offsets, self._offsets[_PIECES * start] + size, lo=_PIECES * start)
         return max((piece - 1) // _PIECES, start + 1)
 
@@ -131,6 +134,7 @@ class ItemFragments:
             return [b"[]"]
         if ranking.popular or ranking.reasons or ranking.because:
             return [self._items_with_notes(ranking, with_metadata=with_metadata)]
+        # One call for all scores: 26 instead of 39 µs for 100. Numbers have no commas in JSON.
         scores = to_json(ranking.scores.tolist())[1:-1].split(b",")
         blob, offsets = self._blob, self._offsets
         parts = [b"["]
@@ -149,6 +153,7 @@ class ItemFragments:
         encoded = []
         for position, (column, score) in enumerate(zip(ranking.items.tolist(), ranking.scores.tolist(), strict=True)):
             head, end = self._around(column, with_metadata=with_metadata)
+            # Counts of choices are no scores of the model, so answers do not show them.
             shown = b"" if ranking.popular else _SCORE + to_json(score)
             if ranking.because:
                 shown += self.because(ranking.because[position], with_metadata=with_metadata)
@@ -195,6 +200,7 @@ def _pieces(item_ids: IdTable, metadata: MetadataTable | None) -> Iterator[bytes
     rows = [None] * len(item_ids) if metadata is None else metadata.rows
     for item_id, row in zip(item_ids.all(), rows, strict=True):
         yield b',{"item_id":%b%b' % (to_json(item_id), _SCORE)
+        # Items without a row have all fields too, so that the items of an answer have the same form.
         values = dict.fromkeys(fields) if row is None else dict(zip(fields, row, strict=True))
         yield b"," + to_json(values, inf_nan_mode="null", fallback=_plain)[1:] if values else b"}"
 
@@ -323,6 +329,7 @@ def encode_rerank(answer: RerankAnswer, fragments: ItemFragments) -> bytes:
         flags = {"seen": True} if seen else {}
         flags |= {"unavailable": True} if unavailable else {}
         reasons = fragments.because(because[ranked], with_metadata=False) if because and ranked >= 0 else b""
+        # Without its last brace, so that the reasons, which are encoded already, can follow.
         items.append(b"%b%b}" % (to_json({**item, "from": origin, **flags})[:-1], reasons))
     facts = facts_beside(answer.ranking, answer.about)
     return b'"items":[%b],%b' % (b",".join(items), to_json(facts)[1:-1])

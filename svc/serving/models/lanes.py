@@ -103,7 +103,6 @@ class Lane:
         refusal of `patience` if the first turn of an expensive request comes too late, and RecipeUnavailable if the
         server stops. Cancellation removes the queries from the queue. In a closed lane it waits for the running call.
         """
-        # 1.4 times as many answers a second with 16 connections, see INLINE_BESIDE_OTHERS_S.
         if costs is None:
             costs = costs_of(queries)
         if self._may_score_here(costs, alone=alone):
@@ -139,10 +138,13 @@ class Lane:
         each_s, room, count = queue.pace.each_s, MAX_BATCH - BULK_SLICE, len(queue.singles)
         singles_s, bulk_s = queue.singles.weight * each_s, queue.batches.weight * each_s
         if batch:
+            # If single requests fill the calls, batches get a quarter of the places and take four times as long.
             crowd = min(count / room, 1.0) * (MAX_BATCH / BULK_SLICE - 1)
             bulk_s += crowd * (bulk_s + batch * each_s)
         else:
+            # Each call up to its own scores a slice of the batches, of SLICE_S or of a quarter of its weight.
             bulk_s = min(bulk_s, max((count // room + 1) * SLICE_S, singles_s * BULK_SLICE / room))
+        # The last term is the call that answers the request.
         return queue.running_s(each_s) + singles_s + bulk_s + queue.running * each_s
 
     def wait_s(self, costs: Sequence[Cost], key: Hashable) -> float:
@@ -160,6 +162,7 @@ class Lane:
     @property
     def _expensive_each_s(self) -> float:
         """Expected seconds for one unit of weight of expensive queries."""
+        # The pace is 0 until it is learned.
         return self._expensive.pace.each_s or self._costs.expected_s(1)
 
     def close(self) -> None:
@@ -188,16 +191,19 @@ class Lane:
             taken += queue.singles.pop().take(1)
         # Batches get at least a quarter of the weight of a call, so that they go on however many single requests wait.
         quarter = sum(question.cost for question in taken) * BULK_SLICE / (MAX_BATCH - BULK_SLICE)
+        # `part` is the share of the slice that is left, because the weight of a slice differs from batch to batch.
         part, places = 1.0, min(BULK_SLICE, MAX_BATCH - len(taken))
         while queue.batches and part > 0 and places:
             caller = queue.batches.pop()
             slice_weight = max(self._slice(caller), quarter)
+            # At least one query, however long it takes, so that batches go on.
             pending = caller.take(min(max(int(part * slice_weight / caller.cost), 1), places))
             taken += pending
             part -= len(pending) * caller.cost / slice_weight
             places -= len(pending)
             if caller.waiting:
                 queue.batches.append(caller.key, caller)
+        # For `groupby`, and plain queries first, because their groups are the only ones that are learned.
         return sorted(taken, key=lambda pending: pending.cost)
 
     def _slice(self, caller: Caller) -> float:
@@ -277,6 +283,7 @@ class Lane:
             groups, usual_s = [[question] for question in pending], CALL_S
         else:
             groups = [list(group) for _, group in groupby(pending, key=lambda question: question.cost)]
+            # Costs are kept up to MAX_BATCH plain queries, and 256 long queries weigh four times as much.
             usual_s = self._costs.expected_s(min(sum(question.cost for question in pending), MAX_BATCH))
         try:
             scored = await self._threads.run(
@@ -303,6 +310,7 @@ class Lane:
     async def _score_apart(self, caller: Caller) -> list[Ranking]:
         """Score the queries of one request without a queue, because the lane is closed."""
         expensive = caller.cost.is_expensive
+        # One by one, because a call that takes longer than CALL_S returns only its first outcomes.
         while pending := sorted(caller.take(1 if expensive else BULK_SLICE), key=lambda question: question.cost):
             outcomes = await self._score_in_thread(pending, expensive=expensive)
             for question, outcome in zip(pending, outcomes, strict=True):

@@ -168,9 +168,9 @@ class ListWatch:
         async with trio.open_nursery() as nursery:
             while True:
                 now = trio.current_time()
+                # Without an await, because `declare` and `remove` change the mapping.
                 for watched in self._lists.values():
                     if watched.due_at <= now and not watched.refreshing and not self._reads.outstanding(watched):
-                        watched.due_at = now + watched.declared.refresh_seconds
                         nursery.start_soon(self._refresh, watched)
                     self._check_age(watched)
                 await trio.sleep(TICK_S)
@@ -196,6 +196,7 @@ class ListWatch:
         content = await self._reads.run(watched, lambda: self._content(watched), READ_TIMEOUT_S)
         if not self._is_current(watched):
             return
+        # The start of the read is its time: the source may have changed since.
         state = ListState(watched.declared, content, began)
         change = await self.publisher.change(watched.name, **{kind.name: state})
         watched.error = None
@@ -218,6 +219,7 @@ class ListWatch:
 
     def _log_failure(self, watched: WatchedList, error: str) -> None:
         text = logs.redact_text(error)
+        # The same error at each interval is one line of the log.
         if self._is_current(watched) and watched.error != text:
             watched.error = text
             logs.emit(watched.kind.failed, name=watched.name, error=text)

@@ -47,6 +47,7 @@ def rehearse_answers(recipe: LoadedRecipe, model: Model, fragments: ItemFragment
     for ranking in rehearse(model):
         try:
             fragments.items(ranking, with_metadata=True)
+        # No fault of the model: as an unexpected error the load is tried again later.
         except MemoryError:
             raise
         except Exception as error:
@@ -104,6 +105,7 @@ class Loader:
         lower_priority()
         began = time.perf_counter()
         blob = store.read(self.settings.max_artifact_bytes)
+        # A marker may change without the bytes, such as the time of a file by `touch`.
         if blob.sha256 == known_sha256:
             return None
         try:
@@ -113,9 +115,11 @@ class Loader:
             self.guard.check(recipe.recipe.name, parsed, blob, store, self.keys)
             loaded = self._open(recipe, parsed, f"sha256:{blob.sha256}")
             rehearse_answers(recipe, loaded.model, loaded.fragments, live)
+            # Decoding, the table of metadata and the rehearsal have freed memory, which glibc would keep.
             give_memory_back()
             if self.pack is not None:
                 loaded = self.pack(loaded, blob)
+            # Last, because a model that is not served must not make older ones count as replayed.
             self.guard.record_serial(recipe.recipe.name, parsed)
         except ArtifactError as error:
             if isinstance(error, RehearsalFailed):

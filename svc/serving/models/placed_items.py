@@ -40,6 +40,7 @@ def place_with_fragments(
     has no item features, or FeatureValueUnusable if it cannot use the value of a feature.
     """
     items = model.new_items(listed.ids, listed.features, declared.max_share, declared.min_share, yield_gil=yield_gil)
+    # The same items in the order of `items`, because metadata and filter values are joined to them by position.
     rows = model.unknown(listed.ids)
     metadata = None
     if listed.metadata is not None:

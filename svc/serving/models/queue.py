@@ -146,6 +146,7 @@ def rank_groups(
     group fails, its queries are scored one by one, and the outcome of a faulty query is its error.
     """
     scored = []
+    # Processor time, because threads of low priority also stand still.
     began = ended = time.thread_time()
     for queries in groups:
         if ended - began > most_s:
@@ -194,6 +195,7 @@ def _outcomes(model: Model, queries: Sequence[Query]) -> list[Outcome]:
     except Exception as error:
         if len(queries) == 1:
             return [error]
+    # The error of a joint call does not tell which of the queries is faulty.
     outcomes: list[Outcome] = []
     for query in queries:
         outcomes += _outcomes(model, [query])
@@ -317,6 +319,7 @@ class Queue:
     async def _give_out(self, pending: list[PendingQuery], outcomes: Sequence[Outcome | Unfinished]) -> None:
         """Store the outcomes, and wake a few requests in each turn of the event loop."""
         woken = 0
+        # There are fewer outcomes than queries if the time of the call ran out.
         for question, outcome in zip(pending, outcomes, strict=False):
             caller = question.caller
             was_done = caller.done.is_set()
@@ -327,4 +330,5 @@ class Queue:
             woken += not was_done and caller.done.is_set()
             if woken >= (ANSWERED_WHILE_OTHERS_WAIT if self else ANSWERED_A_TURN):
                 woken = 0
+                # Shielded, because the outcomes that are left must reach their requests.
                 await trio.lowlevel.cancel_shielded_checkpoint()

@@ -73,6 +73,7 @@ class RecipeFolder:
         if path.suffix == ".yml" and path.with_suffix(".yaml").exists():
             error = f"{name}: {name.removesuffix('yml')}yaml is there too, and both mean one recipe: remove one"
             return Refused(error, "parse")
+        # `_text` changes only names with bytes that are not UTF-8.
         if name == path.name:
             return self._look_into(path, home)
         return Refused(f"{name}: the file's name is not UTF-8; rename it", "parse")
@@ -80,6 +81,7 @@ class RecipeFolder:
     def _look_into(self, path: Path, home: Path) -> LoadedRecipe | Refused | None:
         try:
             target = path.resolve(strict=True)
+            # Links within are in order: Kubernetes mounts a ConfigMap as links to files of a hidden folder beside them.
             if not target.is_relative_to(home):
                 error = f"{path.name}: the link leads out of the recipes folder; put the file itself there"
                 return Refused(error, "security")
@@ -88,6 +90,7 @@ class RecipeFolder:
             if not target.is_file():
                 return Refused(f"{path.name}: is not a regular file", "parse")
             with target.open("rb") as file:
+                # The bytes that the parser reads. It refuses every longer file, so the rest does not matter.
                 fingerprint = (str(target), hashlib.sha256(file.read(MAX_BYTES + 1)).hexdigest())
             parsed = self._parsed.get(path.name)
             if parsed is None or parsed[0] != fingerprint:
@@ -101,6 +104,7 @@ class RecipeFolder:
             return self._parse(path)
         except RecipeSecurityError as error:
             return Refused(error.message, "security")
+        # Not an outcome that is kept, so the next scan reads the file again even if it does not change.
         except (RecipeUnreadable, OSError):
             raise
         except RecipeError as error:
@@ -138,6 +142,7 @@ def declare(
             refused[file] = outcome
             continue
         candidate = replace(last[file], fault=outcome) if isinstance(outcome, Refused) else Declared(file, outcome)
+        # The first by file name, so that each start and each replica serves the same file.
         winner = declared.setdefault(candidate.name, candidate)
         if winner is not candidate:
             error = f"{file}: the name {candidate.name!r} is already used by {winner.file}"

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 SHOWN_ERROR_CHARACTERS = 200
 _NOT_LOADED = "not loaded yet"
 Declared = TypeVar("Declared")
+# Threads build instances at once. `next` of this counter is a single step under the GIL.
 _numbers = itertools.count()
 
 
@@ -85,6 +86,7 @@ class Served(Loaded):
         for arm in () if split is None else split.arms:
             if (own := arm.policy) is not None:
                 permitted = served._permitted(own)
+                # Without the arms of `served`, which would keep each former instance in memory.
                 arms[arm.name] = replace(served, available=available, policy=own, always=permitted, arms={})
         return replace(served, available=available, policy=policy, always=always, arms=arms)
 
@@ -243,6 +245,7 @@ class Registry:
     def put(self, entry: Entry) -> None:
         """Add the entry, or replace the entry of the same name."""
         before = self.get(entry.name)
+        # Sorted at each change, because changes are rare and probes read the names in order.
         self._entries = dict(sorted({**self._entries, entry.name: entry}.items()))
         self._changed("entry", entry, None if before is None else before.served)
 
@@ -264,6 +267,7 @@ class Registry:
         """
         entries = self.recipes()
         some_served = any(entry.served for entry in entries)
+        # Also a recipe that is about to be loaded again, whose requests would get 503 once a balancer sends them.
         waiting = [entry for entry in entries if entry.faults.settling or not some_served]
         if not waiting:
             return None
@@ -294,6 +298,7 @@ class Registry:
         document and the status count only the recipes whose name `may_ask` accepts. Skipped recipe files are shown
         under their stem, or under their file name if a recipe has that name. They do not count as errors.
         """
+        # An arm is shown to those who may use its recipe.
         entries = {name: entry for name, entry in self._entries.items() if may_ask(name.partition(ARM_MARK)[0])}
         recipes = {name: _details(entry) for name, entry in entries.items()}
         degraded = any(entry.faults.first() or not entry.served or entry.is_closed for entry in entries.values())

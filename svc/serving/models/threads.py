@@ -40,9 +40,11 @@ def lower_priority() -> None:
 
     A priority that is already lower stays, because only a privileged process may raise a priority.
     """
+    # Trio reuses its threads, and the priority of a thread lasts until its end.
     if not getattr(_thread, "nice", False):
         _thread.nice = True
         niceness = max(NICENESS, os.getpriority(os.PRIO_PROCESS, 0))
+        # On Linux the id of a thread selects this thread alone.
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
 
 
@@ -109,6 +111,7 @@ class ScoringThreads(trio.abc.Instrument):
 
         Trio calls this in each turn of the event loop.
         """
+        # Trio removes an instrument that raises, so one error here would end all rests.
         # A call in another thread may end at any time, also between the first test and `min`.
         if self._late_at and not timeout and min(self._late_at.values(), default=math.inf) < time.perf_counter():
             time.sleep(REST_S)

@@ -100,16 +100,19 @@ class Publisher:
         if lock is None:
             return None
         async with lock:
+            # Another lock means that the recipe was removed meanwhile, and perhaps declared again.
             if self._locks.get(name) is not lock:
                 return None
             entry = self.entry(name)
             served = await trio.to_thread.run_sync(_build, entry, replace(entry, **inputs), model)
             if self._locks.get(name) is not lock or not is_wanted():
                 return None
+            # Read again, because its errors change without the lock. Model, rules and lists do not.
             before = self.entry(name)
             faults = before.faults if model is None else Faults(recipe=before.faults.recipe)
             after = replace(before, **inputs, served=served, faults=faults)
             self.registry.put(after)
+            # After `put`, so that no new request finds a closed lane.
             if model is not None and before.served is not None:
                 before.served.lane.close()
             return before, after
@@ -177,6 +180,7 @@ class Publisher:
             if change is None:  # the recipe's file was changed or removed while the lane started
                 return
             unused.pop_all()
+        # Before the event, so that no worker answers from the earlier model once it is announced.
         await self.wait_for_workers()
         logs.emit(
             events.ARTIFACT_LOADED,
@@ -238,6 +242,7 @@ class Publisher:
 
         Counts every failure, and logs it if the error has changed, as `event` with the fields `more`.
         """
+        # At the start no artifact was there before that could have disappeared.
         event = events.INITIAL_ARTIFACT_READ_FAILED if self._is_starting else event
         entry = self.entry(name)
         self.metrics.of(metrics.STAT_FAILURES, recipe=name).inc()
@@ -293,6 +298,7 @@ def _build(before: Entry, after: Entry, model: Served | None) -> Served | None:
             if not is_loaded:
                 raise
             logs.emit(events.NEW_ITEMS_LOAD_FAILED, name=after.name, error=logs.redact_text(error.message))
+    # Mapping 100,000 ids takes 0.3 s, so an unchanged list is not mapped again.
     if is_loaded or new is not served.new or after.availability != before.availability:
         available, state = None, after.availability
         if state is not None and state.content is not None:

@@ -182,6 +182,7 @@ class Watcher:
         Call it when the signing keys have changed.
         """
         for watched in self._watched.values():
+            # New keys lift no other refusal.
             if watched.refusal is not None and watched.refusal.stage == "hmac":
                 watched.retry_tick = 0
 
@@ -256,6 +257,7 @@ class Watcher:
         Nothing is to do if a call for the artifact still runs, if the marker is unavailable, if the recipe was removed
         or replaced meanwhile, or if the marker is unchanged and no retry is due.
         """
+        # Abandoned calls count, so a store that hangs holds one thread for each artifact and no more.
         if watched.loading or self._stats.outstanding(watched) or self._loads.outstanding(watched):
             return None
         marker = await self._read_marker(watched)
@@ -308,6 +310,7 @@ class Watcher:
     async def _load(self, watched: WatchedArtifact, marker: str) -> None:
         """Load and publish the artifact. Publishes failures and never raises."""
         assert watched.store is not None, "a marker came from it"
+        # The marker from before the read: bytes that change while they are read are noticed by the next poll.
         watched.marker, watched.refusal, watched.retry_tick = marker, None, math.inf
         try:
             loaded = await self._loads.run(watched, self._loading(watched, watched.store), self.settings.load_timeout_s)
@@ -319,7 +322,9 @@ class Watcher:
                 await self.publisher.load_succeeded(
                     watched.name,
                     loaded,
+                    # Read when the model is published, because the recipe may have changed since the load began.
                     rules=lambda: Policy.of(watched.declared.loaded),
+                    # Asked again then: the lane of an earlier output may start last, in workers seconds later.
                     is_wanted=partial(self._is_current, watched),
                 )
                 watched.sha256 = loaded.sha256
