@@ -65,7 +65,8 @@ class Forked:
 
     @property
     def returncode(self) -> int | None:
-        return self._process.exitcode
+        code: int | None = self._process.exitcode
+        return code
 
     def poll(self) -> int | None:
         return self.returncode

@@ -83,7 +83,14 @@ def header(**more: Any) -> dict[str, Any]:
 
 def served_model(model: Any = None, name: str = "movies", **more: Any) -> Served:
     """Return a served model without rules and lists. Parts that are not given are None, for tests without them."""
-    parts = {"fragments": None, "header": {}, "model_version": "sha256:0", "kid": "k1", "lane": None, "loaded_at": 0.0}
+    parts: dict[str, Any] = {
+        "fragments": None,
+        "header": {},
+        "model_version": "sha256:0",
+        "kid": "k1",
+        "lane": None,
+        "loaded_at": 0.0,
+    }
     return Served(name=name, model=model, **parts | more)
 
 

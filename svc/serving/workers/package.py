@@ -188,7 +188,7 @@ def pack_loaded(loaded: Loaded, blob: Blob) -> Loaded:
     raws = [array.raw() for array in arrays]
     stored = [_extent_in(artifact, raw) for raw in raws]
     memory, places = SealedMemory.of_arrays(raw for raw, extent in zip(raws, stored, strict=True) if extent is None)
-    derived = (Extent(len(pickler.files), *place) for place in places)
+    derived = (Extent(len(pickler.files), offset, size) for offset, size in places)
     package = Package(out.getvalue(), tuple(extent or next(derived) for extent in stored), (*pickler.files, memory))
     # The parent opens its own package, so that it keeps no private copy of the derived arrays.
     return replace(package.open(), package=package)
