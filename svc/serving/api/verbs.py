@@ -118,8 +118,9 @@ class Verbs:
             status = error.metric_status
             raise
         finally:
-            # Names that clients invent must not become labels, of which metrics keep each.
-            is_known = status == "ok" or self._state.registry.get(route.name)
+            # Names that clients invent must not become labels, of which metrics keep each. A bool, because the
+            # traceback of a refused request would keep an entry, and with it a replaced model.
+            is_known = status == "ok" or self._state.registry.get(route.name) is not None
             recipe = route.name if is_known else UNKNOWN_RECIPE
             count_request(self._state.metrics, recipe, route.verb, status, time.perf_counter() - started)
         return response
