@@ -73,6 +73,7 @@ def evaluate_cold_start(task: Task, trial: TrialRecord, result: SearchResult) ->
     matrix = task.matrix({})
     sides: dict[str, Any] = {}
     for count, side in enumerate(task.features, start=1):
+        # All sides share one allowance, so a later side counts with those before it.
         if is_too_much(count * training_work(trial, matrix), search_work(result, matrix)):
             sides[side] = TOO_MUCH
             continue

@@ -112,6 +112,7 @@ def _is_older_than_the_cutoff(task: Task, header: Mapping[str, Any]) -> bool:
         return False
     cutoff = global_cutoff(task.data.trained, training.split, repeats=training.repeats)
     # Whole numbers, because a float64 cannot hold nanoseconds since 1970 exactly.
+    # A model from before the cut-off cannot have seen a held-out row.
     return cutoff >= int(datetime.fromisoformat(header["trained_at"]).timestamp()) * 1_000_000_000
 
 

@@ -57,6 +57,7 @@ class Evaluator:
 
     def __post_init__(self) -> None:
         if not self.weighted and not (self.heldout.data == 1).all():
+            # A copy, because the caller's matrix must keep its weights.
             self.heldout = self.heldout.copy()
             self.heldout.eliminate_zeros()
             self.heldout.data = np.ones_like(self.heldout.data)

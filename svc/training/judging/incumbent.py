@@ -167,6 +167,7 @@ def _check(task: Task, trial: TrialRecord, declared: list[str]) -> None:
     """
     name = trial.algorithm
     if name not in ALGORITHMS:
+        # Cut, because a header of another version of svc may hold any text.
         raise Unfit(f"this version of svc cannot train the live model's class {name[:64]}")
     if how_many_fit(name, task.holdout.train.shape[1]) == 0:
         raise Unfit(f"the dense item matrices of its class {name} would not fit into the free memory")

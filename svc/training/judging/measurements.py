@@ -160,6 +160,7 @@ def _judge_runner_up(task: Task, result: SearchResult, by_trial: dict[int, Score
     If the scores of this trial for each validation user are missing in `by_trial`, add them. Return None if there is no
     other algorithm, if there are no test users, or if the trial cannot be trained again.
     """
+    # Best first, so the second is the runner-up.
     trial = next(islice(result.best_per_algorithm.values(), 1, None), None)
     if trial is None or (task.split.test is None and trial.number in by_trial):
         return None

@@ -34,6 +34,7 @@ def user_scores(rankings: Sequence[Sequence[int]], truth: sparse.csr_matrix) -> 
     The definitions are those of irspack. The ndcg is relative to the best ranking of as many items as were recommended.
     The map divides by the number of all chosen items, or the sum of their values.
     """
+    # Sorted for the binary search of `_worth`.
     truth = truth.sorted_indices()
     lengths = np.asarray([len(ranking) for ranking in rankings], dtype=np.int64)
     n_users, width = len(lengths), max(int(lengths.max(initial=0)), 1)
@@ -95,6 +96,7 @@ def list_metrics(rankings: Sequence[Sequence[int]], truth: sparse.csr_matrix) ->
     shares = counts[counts > 0] / max(len(items), 1)
     return {
         "precision": float((n_hits / np.maximum(lengths, 1)).mean()),
+        # The formula for ascending counts, which needs no pairs of items.
         "gini_index": float((2 * np.arange(n_items) + 1 - n_items) @ counts / (n_items * max(len(items), 1))),
         "entropy": float(-(shares * np.log(shares)).sum()),
         "appeared_item": float(len(shares)),
@@ -169,6 +171,7 @@ def breakdown(
     parts = _popularity_parts(training.popularity)
     for number, name in enumerate(POPULARITY):
         inside = np.zeros(truth.shape[1], dtype=bool)
+        # Items that the model does not know belong to no part.
         inside[: len(parts)] = parts == number
         figures += means(choices_of(truth, inside), ("popularity", name))
     if training.met is not None:
@@ -200,6 +203,7 @@ def _activity_parts(history: NDArray[np.int64]) -> list[NDArray[np.int64]]:
 
     Users with equally long histories keep their order.
     """
+    # `array_split` gives parts whose sizes differ by one at most, for any number of users.
     return [np.sort(part) for part in np.array_split(np.argsort(history, kind="stable"), 3)]
 
 

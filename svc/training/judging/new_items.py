@@ -180,6 +180,7 @@ def _fold(
         placing = trained(aware)
         assert isinstance(placing, IALSScorer), "feature-aware is iALS alone"
         cold = ColdStartScorer.of(placing)
+    # Ids that no known item of the fold has.
     new_ids = [f"new {column}" for column in range(len(held))]
     model = assemble(
         scorer,
@@ -250,6 +251,7 @@ def _by_popularity(fold: _Fold, task: Task, n_new: Sequence[int]) -> Pages:
     Equally popular items are in the order of the split's columns, which is random.
     """
     item_order, train = task.split.item_order, task.holdout.train[:, fold.kept]
+    # Features stand in the order of the interactions, so columns of the split are translated.
     counts = popularity_of_unseen("item", train, task.data.sides["item"], item_order[fold.kept], item_order[fold.held])
     best_first = fold.held[np.argsort(-counts, kind="stable")].tolist()
     return [best_first[:count] for count in n_new]

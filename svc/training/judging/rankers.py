@@ -23,8 +23,12 @@ from svc.model.ranking.query import NO_ITEMS, Query
 from svc.training.data.split import SplitMatrices
 from svc.training.judging.evaluator import Rankings, Rows
 
-_BLOCK_BYTES = 2 << 20
-"""Bytes of scores to rank at once, few enough to stay in the cache of a core."""
+_BLOCK_BYTES = 8 << 20
+"""Bytes of scores to compute at once.
+
+With 2 MiB, matrix products of few users take longer: 521 instead of 307 ms for 2,000 users, 41,000 items and 64
+components. More than 8 MiB gain little below 20,000 items.
+"""
 
 Scores = NDArray[Any]
 ScoresOfUsers = Callable[[Rows], Scores]
@@ -118,6 +122,7 @@ class ServedRanker:
                 pools[position] = column_of[ranking.items], ranking.scores
 
         with one_blas_thread(), ThreadPoolExecutor(usable_cores()) as pool:  # one thread is the setting of servers
+            # `list`, because an exception of a part is raised only when its result is read.
             list(pool.map(rank, parts))
         return pools
 

@@ -52,6 +52,7 @@ class HistoryOrder:
         if algorithm not in self.bounds:
             return VALUES
         low, high = self.bounds[algorithm]
+        # A set, because both bounds may be equal.
         return tuple(sorted({low, high, *(value for value in VALUES if low < value < high)}))
 
 
