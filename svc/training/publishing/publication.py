@@ -66,6 +66,7 @@ def publish(
     written, or if another command holds the lock of the log. Servers then still read the previous artifact.
     """
     kid, key = keys.active
+    # Its pieces are views of the model's arrays, so the model must not change until they are written.
     payload = codec.encode(model)
     # Before anything is written: with `always_overwrite`, writing replaces the model that servers read.
     require_servable(head, payload, name=loaded.recipe.name)
@@ -101,6 +102,7 @@ def _publish(
 ) -> Publication:
     output = loaded.recipe.output
     versions = Versions(loaded.output_uri, keys, settings, recipe=loaded.recipe.name)
+    # A log that exists is continued even without its settings, because a version without a line counts as a problem.
     is_logged = output.keep or loaded.recipe.promotion is not None or versions.has_log()
     if output.versioning == "always_overwrite" or not is_logged:
         published = open_store(loaded.output_uri, settings).publish(write, output.versioning)

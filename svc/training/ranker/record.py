@@ -171,6 +171,7 @@ def _numbers(tables: EncodedTables, n_items: int) -> dict[str, Any]:
 def _with_nan(block: sparse.csr_matrix) -> NDArray[np.float32]:
     """Return the standardized numbers of a column, (n_items,), with NaN for missing ones, which have no entry."""
     values = np.full(block.shape[0], np.nan, dtype=np.float32)
+    # A number of 0 has an entry, too. Only a missing one has none.
     values[np.diff(block.indptr) > 0] = block.data
     return values
 
