@@ -48,6 +48,7 @@ LEAST_SQUARES = "IALSRecommender"
 """The only recommender with user vectors from least squares. Training solves these only approximately."""
 FEATURE_AWARE = "IALSRecommender"
 """The only recommender that learns from features of users and items."""
+# BPRFM needs an extra. Transitions is added if the order of histories counts (see `with_default_algorithms`).
 DEFAULT_ALGORITHMS: tuple[str, ...] = (*ALGORITHMS[:6], BLEND)
 
 
@@ -125,6 +126,7 @@ TUNED: Mapping[str, Mapping[str, Tuned]] = {
 }
 """The parameters of each algorithm that a recipe may bound, besides RECENCY and SELF_WEIGHT."""
 RECENCY = "recency"
+# An item then weighs less than 1% of the next later one, because e^-5 is 0.0067.
 MOST_RECENCY = 5.0
 SELF_WEIGHT = "self_weight"
 MOST_SELF_WEIGHT = 100.0
@@ -177,10 +179,9 @@ def check_search_space(algorithm: str, wanted: Mapping[str, Sequence[Any]]) -> N
 
 def _problem(tuned: Tuned, bounds: Sequence[Any]) -> str | None:
     if tuned.choices:
-        fits = bool(bounds) and all(
-            any(value is choice or value == choice for choice in tuned.choices) for value in bounds
-        )
+        fits = bool(bounds) and all(value in tuned.choices for value in bounds)
         return None if fits else f"takes a list of some of {', '.join(map(str, tuned.choices))}"
+    # True is an int in Python, so the next line leaves booleans out.
     numbers = [value for value in bounds if isinstance(value, int if tuned.whole else (int, float))]
     fits = len(bounds) == len(numbers) == 2 and not any(isinstance(value, bool) for value in numbers)
     if fits and tuned.low <= numbers[0] <= numbers[1] <= tuned.high:

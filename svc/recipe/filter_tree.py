@@ -101,10 +101,12 @@ def count_conditions(trees: Iterable[object], most: int) -> int:
     filter. A group of fewer than two parts counts too, because an invalid tree may consist of such groups alone.
     """
     count, pending = 0, list(trees)
+    # A list in place of a recursion, because an unchecked tree may be deeper than Python's stack.
     while pending and count <= most:
         node = pending.pop()
         for key, value in node.items() if isinstance(node, Mapping) and len(node) == 1 else ():
             if key in GROUPS:
+                # More parts cannot change the answer, and a client may send millions.
                 parts = value[: most + 1] if isinstance(value, list | tuple) else [value]
                 pending += parts
                 count += len(parts) < 2
@@ -123,6 +125,7 @@ class _Parser:
         self.conditions = 0
 
     def node(self, tree: object, path: Place, level: int) -> Filter:
+        # First, because a deeper tree must not be walked further.
         if level > MAX_LEVELS:
             raise FilterProblem(path, f"a filter has at most {MAX_LEVELS} levels", "filter_depth")
         if not isinstance(tree, Mapping) or len(tree) != 1:
@@ -140,6 +143,7 @@ class _Parser:
         if len(parts) > MAX_CONDITIONS:
             raise FilterProblem(path, f"a filter has at most {MAX_CONDITIONS} conditions", "filter_size")
         members = {self.node(part, (*path, index), level + 1) for index, part in enumerate(parts)}
+        # As they are. Sorting by their text took 55 ms instead of 13 for 32,000 labels in nested groups.
         return (key, tuple(sorted(members)))
 
     def _condition(self, field: Any, operators: object, path: Place) -> Filter:
@@ -153,6 +157,7 @@ class _Parser:
             example = _EXAMPLES[isinstance(operators, list)] if kind == NUMBER else "Drama"
             words += f"; as in {json.dumps(meant_condition(field, example)[0])}"
             raise FilterProblem(path, words, "filter_condition")
+        # By text, because a mapping of Python may have keys of several types.
         operands = [(key, _operand(key, operators[key], kind, path)) for key in sorted(operators, key=str)]
         return ("field", field, tuple(operands))
 
@@ -191,6 +196,7 @@ def _no_node(tree: object) -> str:
 def _operand(operator: object, value: object, kind: str, path: Place) -> Any:
     allowed = OPERATORS[kind]
     if operator not in allowed:
+        # Cut first, because a client may send a name of megabytes.
         name = OTHER_OPERATORS.get(str(operator)[:64].lower(), str(operator)[:64])
         hint = "did you mean 'any', with a list?" if name == "eq" and kind != NUMBER else did_you_mean(name, allowed)
         words = f"a {kind} field takes {', '.join(allowed)}; {hint}".rstrip("; ")
@@ -209,6 +215,7 @@ def _flag(value: object, path: Place) -> bool:
 def _number(value: object, path: Place) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool):
         try:
+            # Exact comparison is not needed: columns are compared as float64, too.
             number = float(value)
         except OverflowError:
             number = math.inf
@@ -229,6 +236,7 @@ def _labels(values: object, path: Place) -> tuple[str, ...]:
     if not isinstance(values, list | tuple) or not 0 < len(values) <= MAX_VALUES:
         words = f"give a list of 1 to {MAX_VALUES} strings; this is {_kind_of(values)}"
         raise FilterProblem(path, words, "filter_list")
+    # Two passes in C for the usual case. The slow pass that follows names the first wrong value.
     if set(map(type, values)) != {str} or max(map(len, values)) > MAX_TEXT_CHARACTERS:
         _refuse_labels(values, path)
     return tuple(sorted(set(values)))
@@ -295,6 +303,7 @@ class _RowParser(_Parser):
             words += " (in quotes if it looks like a number)"
             raise FilterProblem((*path, str(field)[:64]), words, "filter_field")
         kind, before = _compared_kind(operators, (*path, field)), self.column_kinds.get(field)
+        # `exists` alone fits both kinds, so it is no contradiction.
         if kind is not None and before is not None and kind != before:
             raise FilterProblem((*path, field), _two_kinds(field), "filter_condition")
         self.column_kinds[field] = before or kind
@@ -319,6 +328,7 @@ def either(hide: RowFilter | None, where: RowFilter | None) -> RowFilter | None:
     for name in sorted(hide.compared & where.compared):
         if hide.kinds[name] != where.kinds[name]:
             raise FilterProblem((name,), _two_kinds(name), "filter_condition")
+    # A column that one filter only asks for its existence has the kind of the other filter.
     kinds = {**hide.kinds, **where.kinds, **{name: hide.kinds[name] for name in hide.compared}}
     return RowFilter(
         ("any", (hide.tree, where.tree)), kinds, hide.compared | where.compared, {"any": [hide.written, where.written]}
@@ -353,6 +363,7 @@ def condition(column: str, value: object) -> str:
     """Return advice on the condition that an author means by a column with a value, such as `rating: ">= 4"`."""
     meant, is_example = meant_condition(column, value)
     words = "as in" if is_example else "write"
+    # A mapping of Python may hold values that JSON has no form for.
     return f"{words} {json.dumps(meant, ensure_ascii=False, default=str)}"
 
 
@@ -370,6 +381,7 @@ def meant_condition(column: str, value: object) -> tuple[dict[str, object], bool
     if all(isinstance(part, str) for part in values):
         return {column: {"any": values}}, False
     if all(isinstance(part, int | float) and not isinstance(part, bool) for part in values):
+        # Falling numbers are no bounds, so they mean single values.
         if len(values) == 2 and values[0] < values[1]:
             return {column: {"gte": values[0], "lte": values[1]}}, False
         each: list[dict[str, object]] = [{column: {"eq": number}} for number in values]

@@ -73,6 +73,7 @@ def strip_defaults(
             continue
         value = _value(getattr(model, name), tree[key], defaults, key_path)
         own = None if field.is_required() else field.get_default(call_default_factory=True)
+        # A block of defaults alone has become {}, which means the same as no block.
         if field.is_required() or value not in (_json(defaults.get(key_path, own)), {}):
             result[key] = value
     return result
@@ -85,6 +86,7 @@ def _value(value: Any, raw: Any, defaults: Mapping[_Place, Any], path: _Place) -
         return strip_defaults(value, raw, defaults, path)
     if isinstance(value, tuple) and value and isinstance(value[0], BaseModel) and len(value) == len(raw):
         return [_value(item, raw_item, defaults, path) for item, raw_item in zip(value, raw, strict=True)]
+    # The reference and not its value, which may differ at each run.
     return raw if contains_reference(raw) else _json(value)
 
 

@@ -44,6 +44,7 @@ def normalize(tree: dict[str, Any]) -> tuple[dict[str, Any], frozenset[str]]:
     for key in sorted(used):
         block = SHORTHAND[key]
         inner = result.get(block)
+        # Validation reports the block.
         if inner is not None and not isinstance(inner, dict):
             continue
         if key in (inner or {}):
@@ -130,6 +131,7 @@ class LoadedRecipe:
         for arm in serving.arms:
             if arm.path is not None:
                 changed = {"name": arm_name(self.recipe.name, arm.name), "output": Output(path=arm.path)}
+                # An arm is served like a recipe of its own, which has neither arms nor a log.
                 own = arm.rules(serving).model_copy(update={"experiment": None, "served_log": None})
                 arms.append(replace(self, recipe=self.recipe.model_copy(update={**changed, "serving": own})))
         return tuple(arms)
@@ -151,11 +153,13 @@ def load_recipe(
     `check_source(spec, field path)` checks sources of plug-ins. Raises RecipeError, or RecipeSecurityError if the
     recipe is refused for security.
     """
+    # Absolute, because the base folder is joined a second time to the files of a folder or a pattern.
     path, base_dir = (source, absolute(source).parent) if isinstance(source, Path) else (Path("recipe"), Path.cwd())
     loading = _Loading(path, base_dir, variables, settings, for_serving, check_source, overrides or {})
     try:
         return loading.run(_parse_file(source) if isinstance(source, Path) else dict(source))
     except RecipeError as error:
+        # Of the same class, which decides the exit code and whether the refusal is one for security.
         raise type(error)(_add_prefix(error.message, str(path)), fields=error.fields) from None
 
 
@@ -178,8 +182,10 @@ class _Loading:
 
     def run(self, written: dict[str, Any]) -> LoadedRecipe:
         tree, shorthand = normalize(written)
+        # Both in one spelling, so that `metric` replaces a `training.metric` of the file.
         merged = merge_trees(tree, normalize(dict(self.overrides))[0])
         retired = [loc for loc in RETIRED if isinstance(block := merged.get(loc[0]), dict) and loc[1] in block]
+        # Before validation, in which unknown keys are errors.
         merged = problems.without(merged, retired)
         tree = with_default_split(merged)
         recipe = self._validate(tree, self._expand(tree), shorthand)
@@ -194,6 +200,7 @@ class _Loading:
             self._check_folder(recipe.serving.served_log, "serving.served_log.path")
         defaults: dict[tuple[str, ...], Any] = {("training", "algorithms"): default_algorithms(tree)}
         if recipe.cleansing.event_weights is not None:
+            # With events another rule is the default, so leaving it out and writing it have one hash.
             defaults["cleansing", "dedup"] = DEDUP_OF_EVENTS
         canonical = fingerprint.strip_defaults(recipe, tree, defaults)
         return LoadedRecipe(
@@ -203,6 +210,7 @@ class _Loading:
             recipe_hash=fingerprint.recipe_hash(canonical),
             unexpanded=canonical,
             warnings=(*_retired(retired), *_warnings(tree, recipe, self.variables)),
+            # Of the recipe as written, before the default split was added.
             has_split=_has_split(merged),
         )
 
@@ -223,6 +231,7 @@ class _Loading:
         except ValidationError as error:
             unset = [self._unexpanded_part(tree, item["loc"]) for item in error.errors()]
             rest = problems.without(expanded, list(filter(None, unset)))
+            # Each repetition has fewer values, so this ends.
             if all(unset) and rest != expanded:
                 return self._validate(tree, rest, shorthand)
             show = functools.partial(_show, shorthand)
@@ -242,6 +251,7 @@ class _Loading:
     def _check_source(self, spec: SourceSpec, where: str, raw: Any) -> None:
         options = BUILT_IN_OPTIONS.get(spec.type)
         if options is None:
+            # Servers leave this out: a source of a plug-in is checked when it is read.
             if self.check_source is not None:
                 self.check_source(spec, where)
             return
@@ -251,6 +261,7 @@ class _Loading:
 
     def _check_artifact(self, output: Located, where: str) -> None:
         location = _location(output, where)
+        # Addresses of objects may end in a query.
         name = location.uri.split("?")[0] if location.path is None else location.path.name
         if not name.endswith(".svc") or name == ".svc":
             raise RecipeError(f"{where}: must end in .svc, such as artifacts/movies.svc")
@@ -283,6 +294,7 @@ def _has_split(tree: Mapping[str, Any]) -> bool:
 def _read(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
+            # One byte more than permitted shows that a file is too large, without reading all of it.
             return file.read(MAX_BYTES + 1)
     except FileNotFoundError:
         raise RecipeUnreadable(f"there is no such file{_meant(path)}") from None
@@ -295,6 +307,7 @@ def _read(path: Path) -> bytes:
 def _meant(path: Path) -> str:
     """Return the question whether a recipe of a similar name is meant, beside a missing file or in `recipes`."""
     folders = (path.parent / "recipes", path.parent)  # of one name the nearer file
+    # By stem, because `r.yml` is often asked for beside `r.yaml`.
     recipes = {file.stem: file for folder in folders for file in sorted(folder.glob("*.y*ml"))}
     near = nearest(path.stem, recipes)
     return "" if near is None else f"; did you mean {recipes[near]}?"
@@ -340,6 +353,7 @@ _LARGE_CHANGE = 5
 def _warnings(tree: dict[str, Any], recipe: Recipe, values: Mapping[str, str]) -> Iterator[RecipeWarning]:
     listed = problems.value_at(tree, ("training", "algorithms"))
     listed = listed if isinstance(listed, list) else []
+    # From the tree before expansion, because warnings are logged and values of variables are not.
     names = [canonical_name(name) for name in listed if not variables.has_reference(name)]
     for index, name in enumerate(names):
         if name in names[:index]:

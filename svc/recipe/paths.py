@@ -71,10 +71,12 @@ def parse_location(uri: str | os.PathLike[str]) -> Location:
         raise RecipeSecurityError("`~` and `$NAME` are not expanded here; write the whole path, or ${SVC_RECIPE_NAME}")
     match = _URI.match(text)
     scheme = match["scheme"].lower() if match else LOCAL
+    # One spelling, because `S3://` must pass the same checks as `s3://`.
     text = f"{scheme}://{text[match.end() :]}" if match else text
     if scheme not in SCHEMES:
         allowed = ", ".join(f"{each}://" for each in SCHEMES)
         raise RecipeSecurityError(f"scheme {scheme}:// is not allowed; allowed: a local path, {allowed}")
+    # fsspec would open the address behind `::` through the one before it, whatever the checks say of the first.
     if "::" in _IPV6_HOST.sub(r"\1", text):
         raise RecipeSecurityError("chained addresses (`::`) are not allowed; name one file")
     if not match:
@@ -84,6 +86,7 @@ def parse_location(uri: str | os.PathLike[str]) -> Location:
 
 def require_below(path: Path, root: Path) -> None:
     """Raise RecipeSecurityError unless `path`, after its symlinks, is below `root`. Neither path needs to exist."""
+    # Both are resolved, because the root may be a symlink itself.
     if not path.resolve().is_relative_to(root.resolve()):
         raise RecipeSecurityError(f"{path} lies outside SVC_ARTIFACT_ROOT ({root})")
 
@@ -93,6 +96,7 @@ def _file_uri(text: str) -> Location:
     if parts.netloc not in ("", "localhost"):
         raise RecipeSecurityError("file:// takes no host; write file:///absolute/path")
     path = unquote(parts.path)
+    # Again after decoding, which may make a control character of %0A.
     if _CONTROL.search(path) or not path.startswith("/"):
         raise RecipeSecurityError("file:// needs an absolute path; write file:///absolute/path")
     return Location(LOCAL, text, Path(path))
@@ -103,16 +107,19 @@ def _remote(scheme: str, text: str) -> Location:
         raise RecipeSecurityError("the address holds a backslash or a blank; encode it")
     try:
         parts = urlsplit(text)
+        # urlsplit checks a port only when it is read.
         host, _ = parts.hostname, parts.port
     except ValueError:
         raise RecipeSecurityError("the address has no valid host and port") from None
     azure_container = scheme in ("abfs", "abfss") and _CONTAINER.fullmatch(parts.netloc)
+    # Decoded, because %40 is an `@` to some clients.
     if "@" in unquote(parts.netloc) and not azure_container:
         raise RecipeSecurityError(
             "user-info (`user:password@`) is not allowed in an address; use the client's own credentials"
         )
     if not host:
         raise RecipeSecurityError(f"{scheme}:// names no host or bucket")
+    # Clients differ in whether they resolve such segments, so the checked file might not be the one that is read.
     if any(unquote(segment) in ("..", ".") for segment in parts.path.split("/")):
         raise RecipeSecurityError("`.` and `..` are not allowed in the path of a remote address")
     return Location(scheme, text, None)

@@ -40,6 +40,7 @@ Path = tuple[int | str, ...]
 Checked = TypeVar("Checked", bound=BaseModel)
 _MAX_SHOWN = 80
 _MAX_LINES = 20
+_MAX_HOMES = 4
 _COLUMN = "_column"
 _VALUED = re.compile("weight|rating|score|strength|value", re.IGNORECASE)
 _PLAIN_WORDS = {
@@ -131,6 +132,7 @@ def explain(error: ValidationError, tree: Any, model: type[BaseModel], show: Cal
     `model` describes the block that was validated, and `tree` has its values as the file writes them. `show` formats a
     location.
     """
+    # Without inputs, because a message must not show the value of a variable.
     details = error.errors(include_url=False, include_context=True, include_input=False)
     by_place: dict[Path, list[ErrorDetails]] = {}
     for item in _causes(details, model):
@@ -161,6 +163,7 @@ def _causes(details: list[ErrorDetails], model: type[BaseModel]) -> Iterable[Err
         loc, block = item["loc"], item["loc"][:-1]
         if item["type"] == "too_short" and any(other != loc and other[: len(loc)] == loc for other in locs):
             continue
+        # Also a key one block too high or too low, whose home is the one that lacks it.
         beside = [str(other[-1]) for other in unknown if other[:-1] == block or other[-1] == loc[-1]]
         if item["type"] != "missing" or not any(_means(key, str(loc[-1]), model_at(model, block)) for key in beside):
             yield item
@@ -242,6 +245,7 @@ def _line(loc: Path, items: list[ErrorDetails], tree: Any, model: type[BaseModel
         return f"{where}: {sentence}".removeprefix(": ")
     hint = _look_alikes(value) if kind == "string_pattern_mismatch" else ""
     hint += _way_out(item, loc, tree, model)
+    # A union gives one problem for each alternative. They become one line.
     wanted = _expectation(item, value) + "".join(
         f", or {_expectation(other, value).removeprefix('must be ')}" for other in items[1:]
     )
@@ -283,7 +287,9 @@ def accepts(tree: Any, model: type[BaseModel], loc: Path, value: Any) -> bool:
     try:
         model.model_validate(_replace(tree, loc, value))
     except ValidationError as error:
+        # A message repairs one place. Keys that are still missing have lines of their own.
         places = [item["loc"] for item in error.errors(include_url=False) if item["loc"] and item["type"] != "missing"]
+        # Above and below `loc`, because validators of a whole block report the block.
         return not any(at[: len(loc)] == loc[: len(at)] for at in places)
     return True
 
@@ -315,6 +321,7 @@ def _way_out(item: ErrorDetails, loc: Path, tree: Any, model: type[BaseModel]) -
     """Return a hint with a valid value that means the same, or else with an example, or ""."""
     value, kind, block = value_at(tree, loc), item["type"], model_at(model, loc)
     key = next((part for part in reversed(loc) if isinstance(part, str)), "")
+    # The value is unknown here, or nothing.
     if contains_reference(value) or value is None:
         return ""
     if kind == "literal_error" and (ranked := METRIC_AT_CUTOFF.fullmatch(str(value))):
@@ -324,8 +331,10 @@ def _way_out(item: ErrorDetails, loc: Path, tree: Any, model: type[BaseModel]) -
         return f"; {words}" if loc[-1] == key else ""
     parent = model_at(model, loc[:-1])
     field = None if parent is None or loc[-1] != key else _fields(parent).get(key)
+    # Tried before it is shown, because advice that fails at once costs more than none.
     for meant in _candidates(value, kind, block, key, field):
         if accepts(tree, model, loc, meant):
+            # Kinds of errors about a bound, such as less_than_equal, have "than" in their names.
             note = " for days" if meant == f"{value}d" else f" for {value}%" if "than" in kind else ""
             return f"; did you mean {meant}?" if "pattern" in kind else f"; write {_written(meant)}{note}"
     form, note, more = _FORMS.get(key, "").partition(", or with ")
@@ -341,10 +350,12 @@ def _candidates(
     value: Any, kind: str, model: type[BaseModel] | None, key: str, field: FieldInfo | None
 ) -> Iterator[Any]:
     """Yield values that an author may mean by a `value` of another type, most probable first."""
+    # A value that looks like a secret is not written in another form either.
     if len(str(value)) > _MAX_CHANGED or redact_text(str(value)) != str(value):
         return
     text = str(value).strip()
     if isinstance(value, bool) and field is not None and kind != "model_type":
+        # `true` means to switch the key on, so a default that is off is no candidate.
         on = reversed(get_args(field.annotation)) if field.default in _OFF else (field.default,)
         yield from (choice for choice in on if choice not in (None, *_OFF)) if value else (*_OFF, None)
     elif kind == "tuple_type":
@@ -358,7 +369,8 @@ def _candidates(
         yield meant_condition(compared[1], compared[2])[0]
     elif kind == "string_type" and isinstance(value, int | float) and not isinstance(value, bool):
         yield from (text, f"{text}d")
-    elif kind.startswith(("less_than", "greater_than", "float")) and re.fullmatch("-?[0-9.]{1,5}%?", text):
+    # 20 or 20% in place of 0.2.
+    elif kind.startswith(("less_than", "greater_than", "float")) and re.fullmatch("-?[0-9]{0,4}[.]?[0-9]{1,5}%?", text):
         yield float(text.rstrip("%")) / 100
     elif kind.startswith("string_pattern"):
         yield from _durations(text)
@@ -394,6 +406,7 @@ def _as_blocks(value: Any, model: type[BaseModel], key: str) -> Iterator[Mapping
         yield {"type": table, "path": value} if table else {"type": value if value in BUILT_IN_OPTIONS else None}
     if model is SourceSpec:
         return
+    # `schema: user_id, item_id` names the columns in the order of the fields.
     names = value.split(",") if isinstance(value, str) else value
     if model is InteractionSchema and isinstance(names, list) and len(names) > 1:
         yield dict(zip(_fields(model), (str(name).strip() for name in names), strict=False))
@@ -442,13 +455,17 @@ def _unknown_key(loc: Path, tree: Any, model: type[BaseModel]) -> str:
     if elsewhere := name_elsewhere(block, key):
         return elsewhere
     allowed = _fields(block)
+    # `user` means `user_column`, however similar other keys are.
     near = f"{key}{_COLUMN}" if f"{key}{_COLUMN}" in allowed else nearest(key, allowed)
     if near is not None and near in OTHER_NAMES.get(key.lower(), ()):
         return f"it is {_renamed(loc, near, tree, model, certain=True)}"
+    # Without the misplaced key, which would otherwise seem to take its right place.
+    # Only if no key of this block is nearly the same, because a typing error is more frequent.
     homes = [*_homes_of(key, value, without(tree, [loc]))] if nearest(key, allowed, 0.85) is None else []
     if homes:
+        # Places within the same block first, because a key is most often one level off.
         homes.sort(key=lambda home: home[: len(loc) - 1] != loc[:-1])
-        return f"it belongs at {' or '.join(f'`{field_path(home)}`' for home in homes[: len(homes[0]) + 1])}"
+        return f"it belongs at {' or '.join(f'`{field_path(home)}`' for home in homes[:_MAX_HOMES])}"
     renamed = "" if near is None else _renamed(loc, near, tree, model, certain=nearest(key, allowed, 0.85) is not None)
     hint = f"did you mean {renamed}? " if renamed else ""
     if near is None and block is InteractionSchema and _VALUED.search(key):
@@ -483,6 +500,7 @@ def _renamed(loc: Path, near: str, tree: Any, model: type[BaseModel], *, certain
 
 def name_elsewhere(model: type[BaseModel], key: str) -> str | None:
     """Return a sentence with svc's name for a key of other products, or None."""
+    # Keys of a base class, such as FileOptions, are explained once for all its blocks.
     return next((text for base in model.__mro__ if (text := _NAMES_ELSEWHERE.get((base, key)))), None)
 
 
@@ -510,6 +528,7 @@ def _homes(model: type[BaseModel], block: Path) -> Iterator[Path]:
     for own, field in _fields(model).items():
         inner = _model_in(field.annotation)
         yield (*block, own)
+        # An entry of a list has no path without an index.
         if inner is not None and tuple not in [
             get_origin(part) for part in (field.annotation, *get_args(field.annotation))
         ]:

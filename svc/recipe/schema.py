@@ -174,6 +174,7 @@ class Cleansing(Block):
     @property
     def dedup_in_effect(self) -> Dedup:
         """Return the rule for repeated rows. Of events, the one with the largest weight counts by default."""
+        # By the written fields, because a written keep_last must stay what it says.
         return self.dedup if self.event_weights is None or "dedup" in self.model_fields_set else DEDUP_OF_EVENTS
 
 
@@ -191,6 +192,7 @@ class Output(Located):
 
     @model_validator(mode="after")
     def _versions_to_keep(self) -> Self:
+        # Refused and not ignored, because an operator would count on versions that do not exist.
         if self.keep is not None and self.versioning == "always_overwrite":
             raise ValueError("keep needs versioning: append_sha; always_overwrite leaves no older versions to keep")
         return self
@@ -203,6 +205,7 @@ class Output(Located):
 def _baseline(name: object) -> object:
     """Return `TopPop` for any spelling that `training.algorithms` accepts, and other names unchanged."""
     short = name.strip().lower().removesuffix("recommender") if isinstance(name, str) else name
+    # Other names stay for pydantic, whose error lists the two that are valid.
     return BASELINE if short == BASELINE.lower() else name
 
 
@@ -257,6 +260,7 @@ class Promotion(Block):
 
     @model_validator(mode="after")
     def _guardrails_have_an_incumbent(self) -> Self:
+        # Only a written block is refused, because the default one is always there.
         if "guardrails" in self.model_fields_set and INCUMBENT not in self.against:
             raise ValueError("guardrails compare with the incumbent: list it in promotion.against, or leave them out")
         return self
@@ -275,6 +279,7 @@ class Recipe(Block):
     item_metadata: ItemMetadata | None = None
     training: Training = Field(default_factory=Training)
     output: Output
+    # `serving: null` was valid before, and stays so.
     serving: Annotated[Serving, BeforeValidator(or_empty, Serving | None)] = Field(default_factory=Serving)
     promotion: Promotion | None = None
 
@@ -285,6 +290,7 @@ class Recipe(Block):
 
     @model_validator(mode="after")
     def _times_are_there(self) -> Self:
+        # All that follows is about recipes without times.
         if self.schema_.time_column is not None:
             return self
         scheme = self.training.split.scheme
@@ -307,6 +313,7 @@ class Recipe(Block):
             if self.schema_.event_column is None:
                 raise ValueError("cleansing.event_weights needs schema.event_column, the column whose values it weighs")
             raise ValueError("schema.event_column needs cleansing.event_weights, the weight of each of its values")
+        # The default is there without a weight column, too.
         if "weight_scale" in self.cleansing.model_fields_set and self.schema_.weight_column is None:
             if self.schema_.event_column is not None:
                 raise ValueError(
@@ -364,11 +371,13 @@ class Recipe(Block):
         return self.training.repeats or self.seen is not None
 
     def _some_events(self, names: tuple[str, ...] | None) -> frozenset[str] | None:
+        # A list of all events means the same as none, and must train the same model.
         return None if names is None or set(names) == set(self.cleansing.event_values) else frozenset(names)
 
     @model_validator(mode="after")
     def _recency_needs_order(self) -> Self:
         training = self.training
+        # The default is off without a word where order cannot be judged. Only a written key is refused.
         recency = training.recency if "recency" in training.model_fields_set else "off"
         check_recency(recency, time_column=self.schema_.time_column, scheme=training.split.scheme)
         bounded = [name for name, bounds in (training.search_space or {}).items() if RECENCY in bounds]
@@ -423,6 +432,7 @@ class Recipe(Block):
             raise ValueError(f"features are learned by {FEATURE_AWARE} alone: list it in training.algorithms")
         if self.serving.new_items is not None and (self.features is None or self.features.item is None):
             raise ValueError("serving.new_items needs features.item: new items are ranked by their features alone")
+        # Vectors of BPR cannot be solved for after a training on some users.
         leaves_out = self.features is not None or "BPRFMRecommender" in self.training.algorithms
         if self.training.sample_users is not None and leaves_out:
             raise ValueError("training.sample_users: leave out features and BPRFMRecommender, or sample_users")

@@ -106,6 +106,7 @@ class NewItems(Block):
     @field_validator("min_share")
     @classmethod
     def _is_at_most_max_share(cls, min_share: float, info: ValidationInfo) -> float:
+        # Absent if it is invalid, which has an error of its own.
         max_share = info.data.get("max_share")
         if max_share is not None and min_share > max_share:
             raise ValueError(f"is above max_share, {max_share:g}: raise max_share, or lower min_share")
@@ -130,6 +131,7 @@ class Timed(Block):
         return has_begun and (self.until is None or now < self.until.timestamp())
 
     def overlaps(self, other: Timed) -> bool:
+        # A missing bound is no bound, so only those that are given can keep the two apart.
         starts = [entry.from_ for entry in (self, other) if entry.from_ is not None]
         ends = [entry.until for entry in (self, other) if entry.until is not None]
         return not starts or not ends or max(starts) < min(ends)
@@ -223,8 +225,10 @@ class PageRules(Block):
             except FilterProblem as problem:
                 field_path = ".".join(map(str, (path, *problem.place)))
                 raise ValueError(f"{field_path}: {problem.message}") from None
+        # Two limits on one field would both hold, so the larger one would have no effect.
         names = [limit.field for limit in self.limits]
         for index, name in enumerate(names):
+            # A field that is not declared is no field with labels either.
             if kinds.get(name, "numerical") == "numerical":
                 raise ValueError(f"{where}.limits[{index}].field: {name!r} is not a filter field with labels")
             if name in names[:index]:
@@ -243,6 +247,7 @@ class Arm(Block):
 
     def rules(self, serving: Serving) -> Serving:
         """Return the block of the recipe with the rules of this arm."""
+        # Only what the arm writes: other rules stay those of the recipe.
         own = {name: getattr(self.serving, name) for name in self.serving.model_fields_set}
         return serving.model_copy(update=own)
 

@@ -21,6 +21,7 @@ Scalar = str | int | float | bool | None
 
 def _whole(value: Any) -> Any:
     if isinstance(value, bool):
+        # pydantic takes true for 1. With its own error the message is that for other types.
         raise PydanticKnownError("int_type")
     return value
 
@@ -42,6 +43,7 @@ Positive = Annotated[Whole, Field(ge=1)]
 Name = Annotated[str, Field(min_length=1, max_length=1024)]
 SHA256_PATTERN = "^[0-9a-fA-F]{64}$"
 DSN_PATTERN = "^SVC_RECIPE_[A-Za-z0-9_]+$"
+# No quote and no line end, which have a meaning of their own in csv.
 DELIMITER_PATTERN = r"^(?:[\x01-\x09\x0b\x0c\x0e-!#-\x7f]|[\x01-\x09\x0b\x0c\x0e-!#-\[\]-\x7f]{2,8})$"
 """No backslash in several characters: `\\t` without quotes is no tab."""
 _DELIMITERS_IN_WORDS = {"tab": "\\t", "\\t": "\\t", "comma": ",", "semicolon": ";", "pipe": "|", "space": " "}
@@ -54,6 +56,7 @@ def no_word(delimiter: object) -> object:
     return delimiter
 
 
+# In lower case, because digests are compared as text, and Python writes them so.
 Sha256 = Annotated[str, StringConstraints(pattern=SHA256_PATTERN, to_lower=True)]
 
 
@@ -136,6 +139,7 @@ class CsvOptions(TextFileOptions):
     @classmethod
     def _known_encoding(cls, value: str) -> str:
         try:
+            # Not `codecs.lookup`, which also finds hex and rot13. These encode no text.
             io.TextIOWrapper(io.BytesIO(), value)
         except (LookupError, ValueError):
             raise ValueError("is not an encoding that Python knows; utf-8, latin-1 and cp1252 are usual") from None
@@ -174,6 +178,7 @@ class IcebergOptions(Block):
         if self.location is not None and self.location.is_http:
             raise ValueError("a table is a folder, which http(s) cannot list; name it in a store")
         for name, value in self.catalog.items():
+            # An artifact keeps the recipe.
             if SECRET.search(name) or redact_text(str(value)) != str(value):
                 variable = name.upper().replace(".", "__").replace("-", "_")
                 raise ValueError(
@@ -215,6 +220,7 @@ class DuckdbOptions(QueryOptions):
     @field_validator("database")
     @classmethod
     def _local(cls, value: str | None) -> str | None:
+        # DuckDB reads `md:name` and addresses over the network.
         if value is not None and ":" in value:
             raise ValueError("is no local file of DuckDB")
         return value

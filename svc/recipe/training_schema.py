@@ -41,6 +41,7 @@ Recency = Annotated[
     Literal["search", "off"] | Annotated[Number, Field(ge=0, le=MOST_RECENCY)], BeforeValidator(bare_off)
 ]
 
+# A year has 365.25 days.
 _SECONDS_OF_UNITS: Final = {"min": 60, "h": 3600, "d": 86_400, "w": 604_800, "y": 31_557_600}
 AGE_PATTERN: Final = rf"^[1-9][0-9]{{0,5}}({'|'.join(_SECONDS_OF_UNITS)})$"
 Age = Annotated[str, Field(pattern=AGE_PATTERN)]
@@ -51,6 +52,7 @@ Metric = Annotated[
 ]
 Scheme = Literal["random", "time_user", "time_global", "leave_one_out"]
 Delimiter = Annotated[str, Field(min_length=1, max_length=8), BeforeValidator(no_word)]
+# numpy's RandomState, which some algorithms take, accepts no larger seed.
 Seed = Annotated[Whole, Field(ge=0, lt=2**32)]
 Seconds = Annotated[Number, Field(gt=0)]
 Algorithm = Annotated[str, AfterValidator(canonical_name)]
@@ -77,6 +79,7 @@ def seconds(duration: str | None) -> float | None:
     """
     if duration is None or duration == "none":
         return None
+    # Patterns have already checked the number and its unit.
     number = duration.rstrip("abcdefghijklmnopqrstuvwxyz")
     return (int(number) if number.isdigit() else float(number)) * _SECONDS_OF_UNITS[duration.removeprefix(number)]
 
@@ -106,6 +109,7 @@ class TimeDecay(Block):
     half_life: Annotated[
         tuple[HalfLife, ...],
         Field(min_length=1),
+        # The JSON Schema would otherwise show the list alone, and editors would refuse a single half-life.
         BeforeValidator(_as_list, json_schema_input_type=HalfLife | tuple[HalfLife, ...]),
         AfterValidator(unique_names),
     ] = Field(description="Such as 12h, 30d, 4w, 1.5y, or none; of several the best is searched.")
@@ -151,6 +155,7 @@ def with_default_algorithms(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
     A recipe with algorithms is unchanged.
     """
     training, schema = recipe.get("training") or {}, recipe.get("schema") or {}
+    # This runs before validation, so a block may be anything.
     if not isinstance(training, Mapping) or not isinstance(schema, Mapping) or "algorithms" in training:
         return recipe
     if not _uses_order(training, schema):
@@ -279,6 +284,7 @@ class Training(Block):
     @field_validator("per_algorithm_trials")
     @classmethod
     def _only_listed(cls, trials: dict[str, int] | None, info: ValidationInfo) -> dict[str, int] | None:
+        # An invalid list of algorithms is absent from `data`, and has an error of its own.
         listed = info.data.get("algorithms", ())
         for name in trials or {}:
             if listed and name not in listed:

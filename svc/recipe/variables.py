@@ -55,6 +55,7 @@ def expand(tree: Any, variables: Mapping[str, str], where: str) -> Any:
     """
     if isinstance(tree, dict):
         return {
+            # A variable within a query would be SQL. Values of queries are bound as `query_parameters`.
             key: value if key in _NEVER_EXPANDED else expand(value, variables, f"{where}.{key}")
             for key, value in tree.items()
         }
@@ -94,14 +95,17 @@ def unexpanded_references(tree: Any, where: str = "") -> Iterator[str]:
 
 
 def _expand_text(text: str, variables: Mapping[str, str], where: str) -> str:
+    # A pattern finds only references that end.
     if text.count("${") != len(_REFERENCE.findall(text)):
         raise RecipeError(f"{where}: `${{` begins a variable that `}}` does not end; write ${{{PREFIX}<NAME>}}")
+    # A function, because `sub` would read backslashes in a text as escapes.
     return _REFERENCE.sub(lambda match: _value(match[1], variables, where), text)
 
 
 def _value(name: str, variables: Mapping[str, str], where: str) -> str:
     if not _NAME.fullmatch(name):
         raise RecipeError(f"{where}: ${{{name}}} is not a recipe variable; only ${{{PREFIX}<NAME>}} is expanded")
+    # By name, because a value does not show that it is a secret.
     if SECRET.search(name.removeprefix(PREFIX)):
         raise RecipeSecurityError(
             f"{where}: {name} looks like a secret by its name, and secrets do not belong in a recipe; "

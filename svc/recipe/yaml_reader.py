@@ -46,6 +46,7 @@ def parse_yaml(data: bytes, where: str, *, most_bytes: int = MAX_BYTES, most_val
         kind = "a recipe" if most_bytes == MAX_BYTES else "such a file"
         raise RecipeSecurityError(f"{where}: the file is larger than {most_bytes} bytes, the most that {kind} may have")
     try:
+        # Editors of Windows begin a file with a byte order mark, which would become a part of the first key.
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise RecipeError(f"{where}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
@@ -59,10 +60,12 @@ def _yaml_problem(error: yaml.YAMLError, text: str) -> str:
     mark = getattr(error, "problem_mark", None)
     position = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
     if isinstance(error, ReaderError):
+        # A ReaderError has no mark, only the offset of the character.
         position = f"line {text.count(chr(10), 0, error.position) + 1}: "
     problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "not readable"
     line = text.splitlines()[mark.line] if mark is not None and mark.line < len(text.splitlines()) else ""
     hint = ""
+    # PyYAML names the character by its escape.
     if "\\t" in problem:
         hint = "; indent with spaces, not tabs"
     elif "escape character" in problem:
@@ -123,6 +126,7 @@ class _Builder:
             built = self._plain(event, depth)
             if isinstance(event, yaml.NodeEvent) and event.anchor is not None:
                 self._anchors[event.anchor] = built
+        # An alias has no events of its own, so its levels are counted here.
         if depth + built.height > MAX_DEPTH:
             self._refuse(event, f"nested deeper than {MAX_DEPTH} levels through aliases")
         return built
@@ -142,8 +146,10 @@ class _Builder:
         while not isinstance(event := self._loader.get_event(), yaml.MappingEndEvent):
             if not isinstance(event, yaml.ScalarEvent):
                 self._fail(event, "a key must be plain text")
+            # Kept as a plain key, the keys of the other mapping would be reported as missing.
             if event.value == "<<":
                 self._fail(event, "merge keys (`<<`) are not read; write the keys of the other mapping here")
+            # PyYAML itself would keep the last one silently.
             if event.value in values:
                 self._fail(event, f"the key {_quote(event.value)} appears twice; keep one")
             built = self._node(self._loader.get_event(), depth + 1)
@@ -170,14 +176,17 @@ class _Builder:
     def _scalar(self, event: Any) -> Any:
         loader = self._loader
         tag = event.tag
+        # A `!` alone means the type that the text has without a tag.
         if tag is None or tag == "!":
             tag = loader.resolve(yaml.ScalarNode, event.value, event.implicit)
         if tag not in _SCALAR_TAGS and event.tag is None:
             return event.value  # YAML 1.1 has special tags for `=` and `<<`, which are plain text here
         if tag not in _SCALAR_TAGS:
             self._refuse(event, f"tag {tag!r} is not allowed: a recipe holds plain values only")
+        # YAML can escape one, and no file, hash or answer in UTF-8 can hold it.
         if SURROGATE.search(event.value):
             self._fail(event, "the text holds half of a surrogate pair")
+        # A date object would lose how the text was written, such as without a time zone.
         if tag == _PREFIX + "timestamp":
             return event.value
         if tag in _NUMBER_TAGS and len(event.value) > MAX_NUMBER_CHARACTERS:

@@ -111,6 +111,14 @@ PLAIN: dict[str, tuple[dict[str, Any], str]] = {
         {"versioning": False},
         "versioning: must be one of 'append_sha' or 'always_overwrite'; found false; write 'always_overwrite'",
     ),
+    "a percentage": (
+        {"training": {"split": {"heldout_ratio": "20%"}}},
+        "training.split.heldout_ratio: must be a number; found the text '20%'; write 0.2",
+    ),
+    "a number with two points": (
+        {"training": {"split": {"heldout_ratio": "1.2.3"}}},
+        "training.split.heldout_ratio: must be a number; found the text '1.2.3'",
+    ),
     "a name with a blank": (
         {"name": "my movies"},
         "name: must be 1 to 64 letters, digits, hyphens and underscores; found the text 'my movies'",
