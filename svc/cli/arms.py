@@ -98,6 +98,7 @@ def _read_events(events: str, columns: dict[str, Any], settings: Settings, varia
     from svc.sources.base import SourceContext, build_source
 
     is_file = not events.lstrip().startswith("{")
+    # Anywhere in the name, because `.gz` or the brackets of a pattern may follow.
     kind = next((kind for kind in ("parquet", "jsonl") if f".{kind}" in events.lower()), "csv")
     delimiter = {"delimiter": "\t"} if ".tsv" in events.lower() else {}
     tree = {"path": events, **delimiter} if is_file else parse_yaml(events.encode(), "--events")
@@ -109,6 +110,7 @@ def _read_events(events: str, columns: dict[str, Any], settings: Settings, varia
     ids = frozenset({schema.user_column, schema.item_column})
     context = SourceContext(Path.cwd(), settings, None, ids, "interactions", variables, None)
     source: Any = build_source(spec, context)
+    # One row shows whether there is a column of values, which need not be named then.
     first = source.sample(1) if is_file and schema.weight_column is None else None
     if first is not None and VALUE in first:
         schema = event_schema({**columns, "weight_column": VALUE})

@@ -85,6 +85,7 @@ def check_unsigned(settings: Settings, *, wanted: bool, confirmed: bool, runs_pa
         if confirmed:
             raise ConfigError(f"{CONFIRMATION} is given without --dev-allow-unsigned: give both or neither")
         return False
+    # Anybody can sign with this key, so a server in production must not accept it by mistake.
     if settings.env != "development":
         raise ConfigError("--dev-allow-unsigned needs SVC_ENV=development; elsewhere set SVC_SIGNING_KEYS")
     if runs_payload and not confirmed:
@@ -102,6 +103,7 @@ def verifying_keys(settings: Settings, *, unsigned: bool, artifact: str | None =
     from svc.artifact.store import refuse_other_kinds, require_file
 
     if artifact is not None:
+        # Before the keys, because the wrong file is the first mistake to mend.
         refuse_other_kinds(artifact)
     if unsigned:
         return development_keys()
@@ -162,6 +164,7 @@ def interrupts() -> Iterator[None]:
     the command.
     """
     ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()
+    # Also SIGTERM, so that a stopped container releases its locks and removes temporary files.
     previous = {signum: signal.signal(signum, _raise) for signum in SIGNALS if signum not in ignored}
     try:
         yield
@@ -182,6 +185,7 @@ def progress_for(settings: Settings, *, quiet: bool = False) -> Iterator[Progres
         yield None
         return
     bar = TerminalBar()
+    # Lines go above the bar, which would otherwise overwrite them.
     logs.configure(settings, write=bar.write_line)
     try:
         yield Progress(bar)

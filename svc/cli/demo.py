@@ -78,6 +78,7 @@ def prepare(folder: Path, *, force: bool = False) -> dict[str, str]:
     demo, unless `force` overwrites the file. Raises ConfigError if a folder cannot be made, or if keys.env lacks a key.
     """
     _check_free(folder)
+    # Files have an ending and folders have none.
     shipped = {folder / path.relative_to(FILES): path.read_bytes() for path in FILES.rglob("*.*")}
     changed = [path for path, data in shipped.items() if path.exists() and path.read_bytes() != data]
     if changed and not force:
@@ -125,6 +126,7 @@ def _write_keys(path: Path) -> None:
         f"DEMO_API_KEYS=demo:{hash_api_key(api_key)}\n"
         f"DEMO_API_KEY={api_key}\n"
     )
+    # With this mode from the start: a later chmod would leave the keys readable for a moment.
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
         file.write(text)
 
@@ -160,6 +162,7 @@ def command(
         return 0
     finally:
         if not keep:
+            # The demo has ended well, whatever the folder says.
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -170,6 +173,7 @@ def _usable_port(wanted: int | None) -> int:
     """
     for port in (DEFAULT_PORT, 0) if wanted is None else (wanted,):
         with socket.socket() as probe:
+            # Without it the port of a demo that has just ended is refused for a minute.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((HOST, port))
@@ -204,6 +208,7 @@ def _child(arguments: list[str], environment: dict[str, str]) -> Iterator[subpro
     At the end of the block the command is terminated, and killed if it still runs after STOP_TIMEOUT_S. The command has
     its own process group, so that Ctrl-C in the terminal reaches only the demo, which then ends the command.
     """
+    # In the executable of one file, `sys.executable` is svc itself.
     program = [sys.executable] if getattr(sys, "frozen", False) else [sys.executable, "-m", "svc"]
     child = subprocess.Popen([*program, *arguments], env=environment, process_group=0)
     try:
@@ -225,6 +230,7 @@ def _wait_until_ready(url: str, server: subprocess.Popen[bytes]) -> None:
         try:
             with urllib.request.urlopen(f"{url}/v1/health/ready", timeout=1):
                 return
+        # Also an answer of 503: urllib raises it as an HTTPError, which is an OSError.
         except OSError:
             time.sleep(0.1)
     raise DemoFailed(f"svc serve was not ready within {READY_TIMEOUT_S:g} seconds")

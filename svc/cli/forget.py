@@ -61,6 +61,7 @@ def command(
     with interrupts(), ExitStack() as locks:
         artifacts, failed = _artifacts(loaded, keys, settings)
         for uri in artifacts:
+            # All locks before any change, so that a running training ends the command with nothing done.
             locks.enter_context(run_lock(uri, timeout_s=0.0, settings=settings))
         # The list comes first: if the command is killed behind it, no training brings the users back.
         listed = None if dry_run else _add_to_list(loaded, ids)
@@ -69,6 +70,7 @@ def command(
             try:
                 rewritten += _rewrite(uri, *about, ids, keys, settings, dry_run=dry_run)
             except (ArtifactError, ArtifactWriteError) as error:
+                # The other artifacts must forget all the same.
                 failed[uri] = error
         n_lines = None if dry_run else _forget_in_log(loaded, ids)
     _say(loaded, ids, rewritten, failed, listed, n_lines, dry_run=dry_run)
@@ -120,6 +122,7 @@ def _ids(named: Sequence[str], file: Path | None) -> list[str]:
     ids = list(named)
     if file is not None:
         try:
+            # Not `splitlines`, because an id may hold a line separator of Unicode.
             ids += [line for line in file.read_text(encoding="utf-8-sig").split("\n") if line.strip()]
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"--users: {file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
@@ -144,6 +147,7 @@ def _rewrite(
 
     def rewrite(parsed: Parsed) -> Callable[[BinaryIO], layout.Written] | None:
         """Return the writer of the version without the users, or None if it does not know them."""
+        # Also versions for another irspack, which this process would not serve.
         model = load_model(parsed.header, parsed.payload, name=recipe, allow_skew=True)
         found_ids = users_in(model, ids)
         if not found_ids:
@@ -158,6 +162,7 @@ def _rewrite(
 
         return write
 
+    # With the key, because anybody could find u42 behind a plain digest by trying ids.
     digests = [hmac.digest(key, user.encode(), "sha256").hex()[:DIGEST_HEX] for user in ids]
     facts: Mapping[str, Any] = {"forgot": {"count": len(ids), "digests": digests}}
     versions = Versions(uri, keys, settings, recipe=recipe)
@@ -185,16 +190,20 @@ def _add_to_list(loaded: LoadedRecipe, ids: Sequence[str]) -> Path | None:
         return None
     path = loaded.base_dir / local_path(address)
     is_new = not path.exists()
+    # A pattern without a file, or a compressed file, is not to be created as plain text.
     if is_new and (any(mark in address for mark in "*?[") or address.lower().endswith(tuple(CODECS))):
         return None
+    # The csv module takes one character. A list of one column has no delimiter anyway.
     form: Any = {"delimiter": delimiter if len(delimiter) == 1 else ",", "lineterminator": "\n"}
     try:
         text = "" if is_new else path.read_bytes().decode(encoding)
         text = text or f"{declared.id_column}\n"
+        # Only for comparing: the file keeps its byte order mark.
         rows = [*csv.reader(io.StringIO(text.removeprefix("\ufeff"), newline=""), **form)]
         if rows[0] != [declared.id_column]:
             return None
         listed, out = {row[0] for row in rows if row}, io.StringIO(newline="")
+        # By the csv module, which quotes an id that has a comma or a quote.
         csv.writer(out, **form).writerows([user] for user in ids if user not in listed)
         text += "" if text.endswith("\n") else "\n"
         replace_file(path, (text + out.getvalue()).encode(encoding))
@@ -221,6 +230,7 @@ def _say(
         typer.echo(f"{version.old} {verb}{target}{', which is live' if version.live else ''}")
     for uri, error in failed.items():
         typer.echo(f"NOT FORGOTTEN in {uri}: {error.message}")
+    # A failed artifact may know the users.
     if not rewritten and not failed:
         typer.echo(f"no version knows {'this user' if len(ids) == 1 else 'these users'}")
     if dry_run:

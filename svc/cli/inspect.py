@@ -163,6 +163,7 @@ def _ranker(header: dict[str, Any]) -> dict[str, str]:
         return {}
     gain, groups = _mapping(ranker.get("gain")), _mapping(ranker.get("groups"))
     span = f"{_number(gain.get('value'))} ({_number(gain.get('low'))} to {_number(gain.get('high'))})"
+    # Values of other types would end the sort.
     parts = sorted(groups.items(), key=lambda group: -group[1] if isinstance(group[1], float) else 0.0)
     by = f", by {', '.join(f'{_text(name)} {_number(value)}' for name, value in parts)}" if parts else ""
     return {"ranker": f"{'used' if ranker.get('ships') is True else 'not used'}, gain {span}{by}"}
@@ -177,6 +178,7 @@ def _mappings(value: Any) -> list[dict[str, Any]]:
 
 
 def _number(value: Any) -> str:
+    # True is an int in Python.
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     return f"{value:.5g}" if isinstance(value, float) else _text(value)
@@ -194,6 +196,7 @@ def _lines(header: dict[str, Any], prefix: str = "") -> list[str]:
         if isinstance(deeper, dict) and deeper:
             lines += _lines(deeper, f"{prefix}{name}.")
         else:
+            # A header of another program may hold escapes that move the cursor of a terminal.
             lines.append(printable(f"{prefix}{name}: {_text(value)}"))
     return lines
 

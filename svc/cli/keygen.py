@@ -39,7 +39,9 @@ def add_entry(path: Path, variable: str, entry: str) -> None:
         before = path.stat() if path.exists() else None
         lines = read_lines(path) if before else []
         _add(lines, variable, entry, path)
+        # The mode of an existing file is its owner's choice.
         mode = stat.S_IMODE(before.st_mode) if before else 0o600
+        # Behind a link, which would otherwise become a file.
         replace_file(path.resolve(), "".join(f"{line}\n" for line in lines).encode(), mode=mode)
         if before:
             os.chown(path, -1, before.st_gid)  # without this, the new file would have the group of this process
@@ -85,6 +87,7 @@ def command(
     """Make a signing key or an API key. An API key is shown once and cannot be recovered."""
     from svc.artifact.keys import KID, looks_like_key
 
+    # The digits tell keys of one day apart.
     kid = f"{datetime.now(UTC):%Y-%m-%d}-{secrets.token_hex(2)}" if kid is None else kid
     if looks_like_key(kid):
         raise UsageError("--kid: it looks like a key, and artifacts and logs show the kid to everybody: use a name")

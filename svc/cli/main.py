@@ -116,6 +116,7 @@ app = typer.Typer(
 def usage_text(error: TyperException, name: str = "") -> str:
     """Return the message for wrong usage of the command `name`: the mistake, and the command that shows help."""
     text = error.format_message().rstrip(".").replace("Value error, ", "")
+    # typer has no error class for each argument, so its words tell them apart.
     text += next((hint for name, hint in _MISSING.items() if text.startswith("Missing") and name in text), "")
     context = getattr(error, "ctx", None)
     option = str(getattr(error, "option_name", ""))
@@ -168,6 +169,7 @@ def _write(text: str, fields: dict[str, object], error: Exception, command: str)
     if logs.wants_console(settings):
         shown = "\n".join(logs.printable(line) for line in logs.redact_text(text).splitlines())
         with suppress(OSError, AttributeError):  # standard error is closed, or its disk is full
+            # https://no-color.org: any value but an empty one asks for plain text.
             colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
             typer.echo(logs.error_line(shown, colour=colour), err=True, color=colour)
             if "traceback" in fields:
@@ -187,6 +189,7 @@ def _settings() -> Settings:
 
 
 def _debugging() -> bool:
+    # From the environment itself, because invalid settings may be the very error to report.
     return os.environ.get("SVC_LOG_LEVEL") == "debug"
 
 
@@ -232,6 +235,7 @@ def _ending_on_signals(command: Callable[..., int | None]) -> Callable[..., int 
         try:
             return command(*args, **options)
         except KeyboardInterrupt as interrupt:
+            # Python's own KeyboardInterrupt, before a command sets its handlers, has no code.
             return getattr(interrupt, "exit_code", 130)
 
     return guarded
@@ -250,16 +254,19 @@ def _hint_for_command(name: str) -> str:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line, without the program's name, and return its exit code."""
+    # Options of svc itself take no values, so the first plain argument is the command.
     name = next((argument for argument in arguments if not argument.startswith("-")), "")
     if refusal := _hint_for_command(name):
         return report_error(UsageError(refusal), command=name)
     try:
+        # In standalone mode typer would print errors in a form of its own, and exit.
         result = app(args=list(arguments), prog_name="svc", standalone_mode=False)
     except TyperException as error:
         return report_error(UsageError(usage_text(error, name)), command=name)
     except SvcError as error:
         return report_error(error, command=name)
     except Exception as error:
+        # pathlib raises it for a file in a closed folder, even where it could answer that there is none.
         expected = ConfigError(str(error)) if isinstance(error, PermissionError) else exhaustion(error)
         if expected is not None:
             return report_error(expected, command=name)

@@ -72,6 +72,7 @@ def allowed_items(
     from svc.asking.offer import Offer
     from svc.model.ranking.new_items import ids_with
 
+    # The table of metadata is read again only for a filter.
     asked, fields = _parse_tree(tree, recipe, settings), None
     if asked is not None:
         fields = load_metadata(recipe, settings, ids_with(model.item_ids, new), variables).filters
@@ -83,6 +84,7 @@ def _parse_tree(tree: Any, recipe: LoadedRecipe, settings: Settings) -> Filter |
     if tree is None:
         return None
     kinds = recipe.recipe.filter_kinds
+    # As in requests: a filter on a hidden field would reveal its values.
     open_kinds = {name: kind for name, kind in kinds.items() if not settings.is_denied(name)}
     try:
         return parse_filter(tree, open_kinds)
@@ -156,6 +158,7 @@ def command(
     unsigned = check_unsigned(settings, wanted=dev_allow_unsigned, confirmed=confirmed)
     if not output:
         raise UsageError("--output is missing: a path or URI that ends with .parquet, .csv or .jsonl")
+    # Before the model, which merging does not need.
     if merge and shard is None:
         if source is not None or engine is not None:
             raise UsageError("--merge needs only --output: it reads the parts' manifests, and no recipe or artifact")
@@ -245,6 +248,7 @@ def _open(
     recipe, variables = load(Path(source), env_var, settings, for_serving=True)
     for where, spec in recipe.recipe.sources().items():
         path = recipe.base_dir / str(spec.options.get("path", ""))
+        # Through links, and for every table of the recipe: the export would replace it.
         if "://" not in request.output and realpath(path) == realpath(request.output):
             raise UsageError(f"--output: {request.output} is the {where} of the recipe: name another file")
     if request.to_users and not recipe.recipe.serving.users:
@@ -252,6 +256,7 @@ def _open(
     opened = open_artifact(recipe.output_uri, verifying_keys(settings, unsigned=unsigned), settings)
     if request.to_users:
         return opened, request
+    # As in the API, whose related items are those of the training.
     new = None if request.related else new_items_of_recipe(recipe, opened.model, settings, variables)
     allowed = allowed_items(recipe, request.filter, opened.model, settings, variables, new)
     return opened, replace(request, allowed=allowed, new=new)

@@ -50,6 +50,7 @@ def command(
     unsigned = check_unsigned(settings, wanted=dev_allow_unsigned, confirmed=confirmed)
     logs.configure(settings)
     keys = verifying_keys(settings, unsigned=unsigned, artifact=artifact)
+    # Before the artifact is read, which may take minutes from a store.
     check_report(output)
     blob, parsed = read_verified(artifact, keys, settings)
     _check(parsed.header)
@@ -95,7 +96,9 @@ def _trained_before(
         return None
     with suppress(SvcError):
         for version in Versions(f"{stem}.svc", keys, settings, recipe=header["recipe_name"]).history():
+            # By the time of training, because the log may have been moved by rollbacks.
             if version.sha8 != sha8 and version.trained_at is not None and version.trained_at <= header["trained_at"]:
+                # A version that is removed or damaged is passed over for the one before it.
                 with suppress(SvcError):
                     return read_verified(f"{stem}.{version.sha8}.svc", keys, settings)[1].header
     return None

@@ -52,8 +52,10 @@ def json_schema() -> dict[str, Any]:
     schema = Recipe.model_json_schema()
     definitions = schema["$defs"]
     training = definitions["Training"]["properties"]
+    # Editors complete the names of `enum`. Other spellings of them are valid, too.
     training["algorithms"]["items"] = {"anyOf": [{"enum": list(ALGORITHMS)}, {"type": "string"}]}
     for key, block in SHORTHAND.items():
+        # Shorthand keys are moved before validation, so the models do not have them.
         schema["properties"][key] = definitions[block.capitalize()]["properties"][key]
     _accept_encoding_for_kind(definitions["FeatureColumn"])
     definitions["SourceSpec"] = _source(definitions)
@@ -92,5 +94,6 @@ def _source(definitions: dict[str, Any]) -> dict[str, Any]:
         own["properties"]["type"] = {"const": name}
         branches.append({"if": {"properties": {"type": {"const": name}}}, "then": own})
     type_schema = definitions["SourceSpec"]["properties"]["type"]
+    # Plug-ins have types of their own.
     type_schema["anyOf"] = [{"enum": list(BUILT_IN_OPTIONS)}, {"type": "string"}]
     return {"type": "object", "required": ["type"], "properties": {"type": type_schema}, "allOf": branches}

@@ -57,6 +57,7 @@ def command(
         raise UsageError(f"--workers: {workers!r} {error}") from None
     environ = environment(recipes)
     settings = Settings.from_env(environ)
+    # Before anything is served: with a misspelt variable a server would need no key.
     _refuse_misspelt_keys(environ)
     unsigned = check_unsigned(settings, wanted=dev_allow_unsigned, confirmed=confirmed)
     if insecure_no_auth and not settings.is_development:
@@ -77,6 +78,7 @@ def command(
         port=settings.port if port is None else port,
         insecure_no_auth=insecure_no_auth,
         dev_allow_unsigned=unsigned,
+        # None is `auto`: all cores, which a large machine may have more of than workers are allowed.
         workers=(settings.workers if workers is None else n_workers) or min(usable_cores(), MOST_WORKERS),
     )
     return serve(options, settings, recipe_variables(environ, env_var or ()), environ)
@@ -91,6 +93,7 @@ def _warn_of_no_recipes(recipes: Path, settings: Settings) -> None:
         way_out = "rename them to .yaml, or set SVC_YML_RECIPES=1"
         logs.emit(events.RECIPES_END_IN_YML, files=files, way_out=way_out)
         return
+    # One level is enough for the usual mistake, the folder above.
     below = next(iter(sorted(recipes.glob("*/*.yaml"))), None)
     way_out = (
         "put *.yaml files directly into it" if below is None else f"recipes are in {below.parent}: name that folder"

@@ -117,6 +117,7 @@ def command(
 def _run_id(text: str | None) -> str:
     if text is None:
         return secrets.token_hex(6)
+    # The id becomes a part of the name of the study in the storage.
     if not _RUN_ID.fullmatch(text):
         raise UsageError(f"--run-id: {text!r} is not a run id: use 1 to 64 letters, digits, '_', '.' or '-'")
     return text
@@ -127,12 +128,15 @@ def _train(recipe_file: Path, env_var: list[str], options: dict[str, Any], setti
     from svc.progress import Progress
     from svc.training.outcome import Outcome
 
+    # Before numpy is imported, when OpenBLAS reads the variable.
     shorten_blas_waits()
     with progress_for(settings, quiet=bool(options["quiet"])) as progress:
+        # After logging is set up.
         log_overridden(environment(recipe_file.parent))
         try:
             loaded, variables = load(recipe_file, env_var, settings)
         except SvcError as error:
+            # A recipe that cannot be loaded ends like any failed training, with the event that monitors wait for.
             outcome = Outcome(recipe_file.stem, options["run_id"], progress or Progress())
             return outcome.log_failure(error.message, error.code, error.exit_code, error.fields)
         from svc.training.run import TrainOptions, train

@@ -43,9 +43,11 @@ def command(recipe_file: RecipeFile, env_var: EnvVar = None) -> int:
         from svc.training.validate import validate
 
         failed: Check | None = None
+        # Lazily, so that the result of a check is printed before the next one begins.
         for check in chain(validate(loaded, settings, variables), check_new_items(loaded, settings, variables)):
             result, code = ("ok", "") if check.ok else ("FAILED", f" (code {check.code}, exit code {check.exit_code})")
             typer.echo(_line(result, check.name, check.detail + code))
+            # The first failure decides the exit code, because later ones may follow from it.
             failed = failed or (None if check.ok else check)
     return failed.exit_code if failed else 0
 
@@ -66,6 +68,7 @@ def check_new_items(loaded: LoadedRecipe, settings: Settings, variables: Mapping
     declared = loaded.recipe.serving.new_items
     if declared is None:
         return
+    # Before the list, whose permitted size depends on the number of the model's items.
     model = _verified_model(loaded, settings)
     try:
         listed = read_new_items(loaded, settings, variables, 0 if isinstance(model, SvcError) else model.n_items)
@@ -76,6 +79,7 @@ def check_new_items(loaded: LoadedRecipe, settings: Settings, variables: Mapping
             detail = f"{len(listed.ids)} items: {n_new} are new, and the model knows {len(listed.ids) - n_new}"
             detail += _unknown_words(listed, model)
         yield Check(_NEW_ITEMS, True, detail)
+    # Errors of requests elsewhere, so their own exit codes would not fit a table.
     except (FeatureValueUnusable, FeaturesNotSupported) as error:
         detail = f"the model cannot use the list: {error.message}"
         yield Check(_NEW_ITEMS, False, detail, DataSourceError.exit_code, DataSourceError.code)
@@ -94,6 +98,7 @@ def _unknown_words(listed: NewItemList, model: Model) -> str:
     from svc.model.features import TokenColumn
 
     note = ""
+    # Known items have learned vectors, so their words do not matter.
     new = [listed.features[position] for position in model.unknown(listed.ids).tolist()]
     encoder = None if model.features is None else model.features.item
     for column in () if encoder is None else encoder.encoders:

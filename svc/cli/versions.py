@@ -72,6 +72,7 @@ def history(
     else:
         from rich.console import Console
 
+        # Also without a version: the title says which artifact was looked for.
         Console().print(_table(versions.uri, listed))
         if not listed:
             typer.echo(f"There is no version yet: svc train {recipe_file} writes the first one.")
@@ -88,6 +89,7 @@ def promote(
 ) -> None:
     """Make one version of a recipe's model live, and end any hold. Servers load it at their next poll."""
     versions = _open_versions(recipe_file, env_var, unsigned=dev_allow_unsigned)
+    # First, because a wrong version must change nothing.
     named = versions.find_version(sha8)
     before = versions.promote(named)
     typer.echo(f"{named} is live (before: {before or 'none'}); trainings move the pointer again")
@@ -160,5 +162,6 @@ def _table(uri: str, versions: list[Version]) -> Table:
         more = [reused["sha8"] if reused else ""] if with_refits else []
         more += [ordered] if with_orders else []
         cells = (trained_at, algorithm, score, rank_ms, version.decision or "", state, *more)
+        # rich would take a text in brackets for markup.
         table.add_row(version.sha8, *(escape(cell) for cell in cells))
     return table

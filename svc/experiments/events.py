@@ -65,6 +65,8 @@ def clean_events(frame: pd.DataFrame, schema: InteractionSchema) -> Events:
     usable = table[(units >= 0) & (items >= 0) & (times != BAD_TIME)]
     if usable.empty:
         raise UsageError(f"events: none of {len(table)} rows has a unit, an item and a time that can be read")
+    # Pipelines that deliver at least once repeat whole rows.
     distinct = usable.drop_duplicates()
     left_out["events_repeated"] = len(usable) - len(distinct)
+    # The served log has milliseconds. Rounded after repeated rows are found, so that near events stay two.
     return Events(distinct.assign(time=distinct["time"] // 1_000_000), unit_names, item_names, left_out)

@@ -50,10 +50,12 @@ def compare_arms(lines: pa.Table, events: Events, recipe: Recipe, window: str) -
         raise UsageError(f"window: {window!r} is no duration; write 90min, 24h or 7d")
     is_own = pc.and_(pc.equal(lines["recipe"], recipe.name), pc.equal(lines["experiment"], experiment.name))
     own = lines.filter(is_own)
+    # Only shadow pages have the field.
     is_shadow = pc.fill_null(own["shadow"], False)
     sent = own.filter(pc.invert(is_shadow))
     names = pa.array([arm.name for arm in experiment.arms])
     of_units = sent.filter(pc.is_valid(sent["unit"]))
+    # An arm may have left the recipe while its pages are still in the log.
     of_arms = of_units.filter(pc.is_in(of_units["arm"], names))
     n_arms = of_arms.select(["unit", "arm"]).to_pandas().groupby("unit")["arm"].nunique()
     mixed = n_arms.index[n_arms > 1]
@@ -104,6 +106,7 @@ def _units(pages: pa.Table, events: Events, salt: str, window: int) -> tuple[pd.
     items = pc.list_flatten(pages["items"]).combine_chunks().dictionary_encode()
     rows = pd.DataFrame({"page": pc.list_parent_indices(pages["items"]).to_numpy(), "item": items.indices.to_numpy()})
     rows = rows.assign(time=times[rows["page"]], place=rows.groupby("page").cumcount() + 1)
+    # Each distinct unit is digested once, and not each event.
     of_units = pd.Index(digests).get_indexer(pd.Index([unit_digest(salt, str(unit)) for unit in events.units]))
     of_items = pd.Index(items.dictionary.to_pandas()).get_indexer(pd.Index(events.items))
     matching = events.table.assign(unit=of_units[events.table["unit"]], item=of_items[events.table["item"]])
@@ -112,10 +115,13 @@ def _units(pages: pa.Table, events: Events, salt: str, window: int) -> tuple[pd.
     matching = matching[is_unit & is_item].sort_values("time")
     matching = matching.assign(key=matching["unit"] * len(items.dictionary) + matching["item"], event=matching["time"])
     rows = rows.assign(key=page_units[rows["page"]] * len(items.dictionary) + rows["item"])
+    # Without items that had no event, which are nearly all. Both tables of `merge_asof` must be in order of time.
     rows = rows[rows["key"].isin(matching["key"])].sort_values("time")
     options: dict[str, Any] = {"on": "time", "by": "key", "tolerance": window}
     after = pd.merge_asof(rows, matching[["time", "key", "event"]], direction="forward", **options).dropna()
+    # A page counts once, by its first event.
     first = after.sort_values(["page", "event", "place"]).drop_duplicates("page")
+    # The other way round, so that a value counts for the latest page only.
     credited = pd.merge_asof(matching, rows[["time", "key", "page"]], **options).dropna(subset="page")
     of_pages = pd.DataFrame({"unit": page_units, "arm": pages["arm"].to_pandas()}).groupby("unit")
     units = of_pages.agg(arm=("arm", "first"), pages=("arm", "size"))
@@ -138,6 +144,7 @@ def arm_figures(units: pd.DataFrame, names: Sequence[str]) -> list[dict[str, Any
             if counts in own:
                 rate = _rate(own[counts].to_numpy(np.float64), own[sizes].to_numpy(np.float64))
                 told: dict[str, Any] = {"rate": rate and rate[0], "interval": rate and _interval(*rate)}
+                # A share lies between 0 and 1, a value anywhere.
                 if measure != "value_per_unit" and told["interval"]:
                     told["interval"] = np.clip(told["interval"], 0, 1).tolist()
                 if name != names[0]:
@@ -212,11 +219,13 @@ def plan(rate: float, effect: float, units_a_day: int, weights: Sequence[int] = 
     """
     changed = rate * (1 + effect)
     others = [weight for weight in weights[1:] if weight]
+    # Checked itself, because a tiny effect has a square of 0.
     square = (changed - rate) * (changed - rate)
     if not (0 < rate < 1 and 0 < changed < 1 and square and units_a_day > 0):
         raise UsageError("plan: the rate must lie between 0 and 1, also after the effect, and no number may be 0")
     if not weights[0] or not others:
         raise UsageError("plan: the first arm and another one need weights above 0")
+    # Per unit of all arms together: an arm of weight w gets w of the sum of weights.
     variance = rate * (1 - rate) / weights[0] + changed * (1 - changed) / min(others)
     units = math.ceil((_Z + _POWER_Z) ** 2 * sum(weights) * variance / square)
     return {"units": units, "days": math.ceil(units / units_a_day)}

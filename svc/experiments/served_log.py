@@ -49,9 +49,11 @@ def _read(path: Path) -> pa.Table:
         content = path.read_bytes()
     except OSError as error:
         raise DataSourceError(f"{path} cannot be read: {error.strerror}") from None
+    # A server may be writing the last line of an open file.
     table = _parse(content[: content.rfind(b"\n") + 1] if is_open else content)
     if table is None:
         lines = content.split(b"\n")
+        # Beginnings are damaged from the first damaged line on, so a bisection finds it.
         counts = range(1, len(lines))
         number = bisect_left(counts, True, key=lambda count: _parse(b"\n".join(lines[:count])) is None) + 1
         raise DataSourceError(f"{path}, line {number}: is no whole line of a served log; remove it to go on")
