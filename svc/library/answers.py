@@ -104,6 +104,7 @@ def page_frame(offer: FramedOffer, page: PageAnswer) -> pd.DataFrame:
 def rerank_frame(offer: FramedOffer, answer: RerankAnswer) -> pd.DataFrame:
     """Return a list in its new order."""
     ranked, ranking = answer.ranked, answer.ranking
+    # -1 stands for an item that the model does not know.
     scores = np.full(len(ranked), math.nan)
     scores[ranked >= 0] = ranking.scores[ranked[ranked >= 0]]
     frame = pd.DataFrame(
@@ -135,10 +136,12 @@ def in_python() -> Iterator[None]:
 def checked_id(name: str, value: object) -> str:
     """Return `value` if it is an id, that is text. Raises UsageError for anything else."""
     if isinstance(value, str):
+        # Subclasses such as np.str_ become plain text.
         return str(value)
     if value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
         raise UsageError(f"{name}: an id is missing (NaN); leave such rows out, as dropna() does")
     if isinstance(value, Iterable):
+        # Bytes are one id of the wrong type and not several users.
         is_list = name == "user_id" and not isinstance(value, bytes)
         plural = "; recommend_many takes several users" if is_list else ""
         raise UsageError(f"{name}: an id is text, not a {type(value).__name__}{plural}")
@@ -161,6 +164,7 @@ def _as_list(name: str, values: object) -> list[Any]:
         raise UsageError(f"{name}: give one column of the DataFrame, such as {name}=data['{column}']")
     if isinstance(values, Mapping) or not isinstance(values, Iterable):
         raise UsageError(f"{name}: give a list, not a {type(values).__name__}")
+    # `list` of an Arrow array gives scalars of Arrow.
     return values.to_pylist() if isinstance(values, pa.Array | pa.ChunkedArray) else list(values)
 
 
@@ -237,6 +241,7 @@ def _pages(offer: FramedOffer, request: RecommendRequest, users: Sequence[str]) 
         return [ranking.from_place(request.offset) for ranking in rankings]
 
     chunks = [users[start : start + CHUNK] for start in range(0, len(users), CHUNK)]
+    # Threads are enough, because numpy releases the interpreter in matrix products.
     with ThreadPoolExecutor(usable_cores(), "svc-recommend") as pool:
         for pages in pool.map(rank_chunk, chunks):
             yield from pages
@@ -255,10 +260,12 @@ def score_frame(model: Model, users: Sequence[str], items: Sequence[str]) -> pd.
     trained = np.flatnonzero((rows >= 0) & (columns >= 0))
     order = trained[np.argsort(rows[trained], kind="stable")]
     starts = np.flatnonzero(np.diff(rows[order], prepend=-1))
+    # `split` begins its first part by itself, so the first start is left out.
     groups = np.split(order, starts[1:]) if len(order) else []
     queries = [_query(model, int(rows[places[0]]), columns[places]) for places in groups]
     rankings = (model.rank(queries[start : start + CHUNK]) for start in range(0, len(queries), CHUNK))
     for places, ranking in zip(groups, chain.from_iterable(rankings), strict=True):
+        # By item, because a pair may be given twice, and a ranking has each item once.
         score_of = dict(zip(ranking.items.tolist(), ranking.scores.tolist(), strict=True))
         scores[places] = [score_of.get(column, math.nan) for column in columns[places].tolist()]
     return pd.DataFrame({"user_id": id_series(users), "item_id": id_series(items), "score": scores})
@@ -266,6 +273,7 @@ def score_frame(model: Model, users: Sequence[str], items: Sequence[str]) -> pd.
 
 def _query(model: Model, row: int, columns: NDArray[np.int32]) -> Query:
     """Return the query that ranks all items in `columns` for one user."""
+    # `include_seen`, because items that the user has would otherwise get no score.
     return Query(limit=len(columns), user=row, include_seen=True, allowed=ItemSet.of_columns(columns, model.n_items))
 
 
@@ -280,6 +288,7 @@ def frame_of(offer: FramedOffer, pages: Sequence[Ranking]) -> pd.DataFrame:
     - the columns of the items
     """
     items = offer.items
+    # The empty array is for no pages, which `concatenate` refuses.
     columns: NDArray[np.int32] = np.concatenate([np.empty(0, np.int32), *(page.items for page in pages)])
     frame = pd.DataFrame(
         {
@@ -297,6 +306,7 @@ def frame_of(offer: FramedOffer, pages: Sequence[Ranking]) -> pd.DataFrame:
         frame["in_spite_of"] = pd.Series(against, dtype=object)
         frame["rest"] = [math.nan if reasons is None else reasons.rest for reasons in because]
     if len(items.frame.columns):
+        # Side by side by position: both have the same fresh index.
         frame = pd.concat([frame, items.of(columns)], axis=1)
     return frame
 
@@ -316,10 +326,12 @@ def reasons_frame(offer: FramedOffer, ranking: Ranking) -> pd.DataFrame:
             for reason, share in [*because.reasons, *because.in_spite_of, ("rest", because.rest)]
         ]
     frame = pd.DataFrame(rows, columns=["rank", "item_id", "score", "reason", "share", "in_spite_of"])
+    # Without rows the column would be one of objects.
     return frame.astype({"item_id": "str"})
 
 
 def _scores(page: Ranking) -> NDArray[np.float64]:
+    # Counts of choices are on another scale than scores.
     return np.full(len(page.items), np.nan) if page.popular else page.scores
 
 

@@ -41,6 +41,7 @@ class Comparison(pd.DataFrame):
             metric. If an interval lacks 0, the difference is more than chance, with the `confidence` given.
     """
 
+    # pandas copies the attributes named here to frames that are made from this one.
     _metadata = ("differences",)
     differences: pd.DataFrame
 
@@ -55,6 +56,7 @@ class Comparison(pd.DataFrame):
         figures = self.to_numpy(dtype=np.float64).reshape(len(self), len(metrics), 3)
         for number, (name, rows) in enumerate(zip(self.index, figures, strict=True)):
             heights = np.arange(len(metrics)) + 0.15 * (number - (len(self) - 1) / 2)
+            # matplotlib takes distances from the point and not ends.
             reach = np.abs(rows[:, 1:].T - rows[:, 0])
             axes.errorbar(rows[:, 0], heights, xerr=reach, fmt="o", capsize=3, label=str(name))
         axes.set_yticks(np.arange(len(metrics)), metrics)
@@ -119,6 +121,7 @@ def compare(
     require({name: column for name, column in columns.items() if column}, names, "data")
     logs.configure_for_library()
     asked = _Options(columns, tuple(metrics), cutoff, heldout, confidence)
+    # The caller's index may have gaps or repeats, and rows are chosen by masks.
     frame = as_pandas(data, "data").reset_index(drop=True)
     if time is None:
         further = (name for blocks in named.values() for name in further_columns(blocks))
@@ -175,6 +178,7 @@ def _blocks(candidate: Any) -> tuple[str, Mapping[str, Any]]:
         return loaded.recipe.name, blocks if loaded.has_split else _without_split(blocks)
     if isinstance(candidate, Mapping):
         left_out = {"name", "source", "schema", "output", "item_metadata", "serving", "promotion", "features"}
+        # These blocks describe data and serving, which are the same for all candidates here.
         tree = in_place({str(name): value for name, value in candidate.items() if name not in left_out})
         tree = normalize(tree)[0]
         algorithms = (tree.get("training") or {}).get("algorithms") or ()
@@ -212,6 +216,7 @@ def _values(
         rest, held = frame[~is_held], frame[is_held]
         for values, (name, blocks) in zip(each, named.items(), strict=True):
             progress.advance(trained, total, f"{trained}/{total} trained, now {name} with seed {seed}")
+            # The seed also changes a candidate's own draws, so that the mean over seeds is not one lucky start.
             options = merge_trees(dict(blocks), {"training": {"seed": seed}})
             # Without the unused columns, no training repeats the hint at them that `compare` gives.
             used = {*asked.columns.values(), *further_columns(blocks)}
@@ -228,9 +233,11 @@ def _is_held(frame: pd.DataFrame, asked: _Options, seed: int) -> NDArray[np.bool
 
     These are the user's latest rows if there is a column of times, else random rows.
     """
+    # The 17 keeps these draws independent of others from the same seed.
     draws = np.random.default_rng([seed, 17]).random(len(frame))
     time = asked.columns["time"]
     order = pd.DataFrame({"user": frame[asked.columns["user"]], "draw": draws if time is None else frame[time]})
+    # `first`, because equal times must not get one rank: exactly the share is held out.
     places = order.groupby("user", observed=True)["draw"].rank(method="first", ascending=False)
     sizes = order.groupby("user", observed=True)["draw"].transform("size")
     return np.asarray(places <= np.floor(sizes * asked.heldout), dtype=np.bool_)
@@ -241,6 +248,7 @@ def _comparison(values: Sequence[Sequence[pd.DataFrame]], names: Sequence[str], 
 
     Only these users have a difference between each two candidates. Raises TrainingError if there are none.
     """
+    # Differences are paired, so each user needs a score from every training.
     common = sorted(set.intersection(*(set(scores.index) for seeds in values for scores in seeds)))
     if not common:
         raise TrainingError("no user can be judged for all candidates with all seeds: give more data, or fewer seeds")
@@ -261,6 +269,7 @@ def _figures(tables: Sequence[NDArray[np.float64]], names: Sequence[str], word: 
     for table in tables:
         scores = table.mean(axis=0)
         bounds = min(least, float(table.min())), max(1.0, float(table.max()))
+        # A fixed seed, so that the same call gives the same figures.
         ends = intervals(scores, seed=0, confidence=asked.confidence)
         figures: list[float] = []
         for mean, (low, high), times in zip(scores.mean(axis=0), ends, _widening(table), strict=True):

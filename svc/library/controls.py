@@ -100,6 +100,7 @@ def names_arguments(function: Callable[P, Answer], signature: inspect.Signature 
 
     @functools.wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> Answer:
+        # Before `bind`, whose message has no suggestion.
         for name in sorted(kwargs.keys() - shown.parameters.keys()):
             hint = unknown_field(name, names).removeprefix("unknown field")
             hint = f"; it takes {', '.join(names)}" if hint in NO_HINT else hint
@@ -107,10 +108,12 @@ def names_arguments(function: Callable[P, Answer], signature: inspect.Signature 
         try:
             shown.bind(*args, **kwargs)
         except TypeError as error:
+            # Python's own message counts arguments and names none.
             hint = f"; give these by name: {', '.join(by_name)}" if "positional" in str(error) and by_name else ""
             raise TypeError(f"{function.__name__}: {error}{hint}") from None
         return function(*args, **kwargs)
 
+    # Otherwise notebooks would show the signature of the wrapped method with `**controls`.
     checked.__signature__ = shown  # type: ignore[attr-defined]  # inspect reads it
     return checked
 

@@ -130,6 +130,7 @@ def evaluate(
     """
     check_metrics(metrics, cutoff, confidence)
     interactions = id_columns(interactions, user_column, item_column)
+    # A result of `svc.train` has a recommender.
     artifact = getattr(artifact, "recommender", artifact)
     recommender = artifact if isinstance(artifact, Recommender) else load(artifact)
     aligned = align(recommender.model, interactions[user_column], interactions[item_column])
@@ -206,8 +207,10 @@ def align(model: Model, users: pd.Series[Any], items: pd.Series[Any]) -> Aligned
         raise TrainingError("no user can be judged: no user from the training has a new interaction")
     shape = (len(rows), model.n_items + n_strange)
     lengths = np.diff(model.history.offsets)
+    # Of the training, so that a metric does not depend on the rows that are judged.
     popularity = np.bincount(model.history.columns, minlength=model.n_items)
     met = None
+    # Only then can a user be judged by an item of the own history.
     if model.history.is_seen is not None:
         is_met = _is_in(model.history, fresh, model.n_items).astype(np.float32)
         met = sparse.csr_matrix((is_met, (row_of_pair, fresh[:, 1])), shape=shape)
@@ -227,19 +230,23 @@ def _pairs(model: Model, users: pd.Series[Any], items: pd.Series[Any]) -> tuple[
     Pairs of unknown users and pairs without an id are left out. Unknown items get columns that follow the columns of
     the model.
     """
+    # `astype(str)` makes the text "nan" of a missing id, so it is masked again.
     user_codes, user_names = pd.factorize(users.astype(str).where(users.notna()))
     item_codes, item_names = pd.factorize(items.astype(str).where(items.notna()))
     rows = model.user_ids.indices([str(name) for name in user_names]).astype(np.int64)
     columns = model.item_ids.indices([str(name) for name in item_names]).astype(np.int64)
     strange = columns < 0
+    # A chosen item that no model can recommend is a miss, so it keeps a place in the truth.
     columns[strange] = model.n_items + np.arange(np.count_nonzero(strange))
     there = (user_codes >= 0) & (item_codes >= 0)
+    # Repeated rows count once.
     pairs = np.unique(np.column_stack([rows[user_codes[there]], columns[item_codes[there]]]), axis=0)
     return pairs[pairs[:, 0] >= 0], int(np.count_nonzero(rows < 0)), int(np.count_nonzero(strange))
 
 
 def _is_in(history: History, pairs: NDArray[np.int64], n_items: int) -> NDArray[np.bool_]:
     """Return whether the user of each pair has the item in `history`, (n,)."""
+    # Only whether there is an entry matters, so one byte for each is enough.
     ones = np.ones(len(history.columns), np.int8)
     matrix = sparse.csr_matrix((ones, history.columns, history.offsets), shape=(len(history), n_items))
     found_in = np.zeros(len(pairs), dtype=bool)
@@ -255,5 +262,6 @@ def rank(model: Model, rows: NDArray[np.int32], cutoff: int) -> list[list[int]]:
     chunks = (rows[start : start + CHUNK] for start in range(0, len(rows), CHUNK))
     recommendations: list[list[int]] = []
     for part in score_all(model, request, chunks, usable_cores()):
+        # The last sum is the end of the last ranking, which would begin an empty part.
         recommendations += [ranking.tolist() for ranking in np.split(part.items, np.cumsum(part.counts)[:-1])]
     return recommendations

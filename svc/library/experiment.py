@@ -37,6 +37,7 @@ class Experiment(pd.DataFrame):
             shadow pages, and the numbers of lines and events that were left out.
     """
 
+    # pandas copies the attributes named here to frames that are made from this one.
     _metadata = ("report",)
     report: dict[str, Any]
 
@@ -104,6 +105,7 @@ def experiment(
     report = compare_arms(read_served(str(served)), clean_events(table.to_pandas(), schema), loaded.recipe, window)
     frame = pd.json_normalize(report["arms"], sep="_").set_index("name")
     for name in [column for column in frame.columns if column.endswith("interval")]:
+        # An arm without enough units has no interval.
         ends = [end if isinstance(end, list) else [math.nan, math.nan] for end in frame.pop(name)]
         frame[[name.replace("interval", "low"), name.replace("interval", "high")]] = ends
     result = Experiment(frame.drop(columns="first_place", errors="ignore"))

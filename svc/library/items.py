@@ -53,11 +53,13 @@ def new_items_of(items: Any, opened: OpenedArtifact, max_share: float | None, mi
         raise FeaturesNotSupported(FeaturesNotSupported.template.format(side="item"))
     there = column_names(items, "new_items")
     trained_by = _feature_id_column(opened.header.get("recipe") or {})
+    # A table may come from another place than that of the training.
     id_column = trained_by if trained_by in there else "item_id"
     for name in (id_column, *encoder.columns):
         require({"new_items": name}, there, "the table")
     table = as_arrow(items, list(dict.fromkeys([id_column, *encoder.columns])), "new_items")
     check_id_type(table, id_column, "new_items", "new_items")
+    # As sources return ids, so that the same function reads both.
     ids = table.column(id_column).cast(pa.large_string()).dictionary_encode()
     table = table.set_column(table.column_names.index(id_column), id_column, ids)
     try:
@@ -120,10 +122,12 @@ def item_table(items: Any, item_ids: IdTable, id_column: str) -> ItemTable:
             f"items: ids are text, and the column {id_column!r} holds other values; use str(...) for each, such as "
             f"items[{id_column!r}] = items[{id_column!r}].astype(str)"
         )
+    # Two columns of one name would make `frame["score"]` a frame.
     taken = sorted(RESERVED & {*names} - {id_column})
     if taken:
         raise UsageError(f"items: rename the column {taken[0]!r}, because answers already have a column of this name")
     frame = frame[ids.notna()].drop_duplicates(id_column, keep="last").set_index(frame.columns[names.index(id_column)])
+    # Items without a row get missing values, and `reindex` refuses repeated ids.
     aligned = frame.reindex(item_ids.all()).reset_index(drop=True)
     few = few_items(int(np.count_nonzero(item_ids.indices(frame.index.tolist()) >= 0)), len(item_ids))
     if few is not None:
@@ -141,6 +145,7 @@ def require_items(items: Any, id_column: str, chosen: Collection[str]) -> None:
     names = column_names(items, "items")
     id_column = id_column if id_column in names else "item_id"
     ids = as_pandas(items, "items")[id_column].dropna()
+    # One common id is enough: whether many are missing is a warning after the training.
     if len(ids) and set(ids).isdisjoint(chosen):
         raise UsageError(
             f"items: none of the items of data, such as {min(chosen, default='')!r}, is in the column {id_column!r}, "
@@ -168,6 +173,7 @@ def _field(name: str, column: pd.Series[Any]) -> Field:
     """
     if types.is_numeric_dtype(column) and not types.is_bool_dtype(column):
         numbers = column.to_numpy(dtype=np.float64, na_value=np.nan)
+        # An infinite value is as missing as in recipes.
         return NumberField(np.where(np.isfinite(numbers), numbers, np.nan))
     values = [plain(value) for value in column]
     several = any(isinstance(value, list) or (isinstance(value, str) and DELIMITER in value) for value in values)

@@ -71,6 +71,7 @@ class Recommender:
             raise UsageError("svc.load(path) opens an artifact, and svc.train(table).recommender is one in memory")
         offer = offer or FramedOffer.of(opened.model)
         self._opened = opened
+        # `serving.users` guards ids of users in answers over HTTP. A caller in Python has the file itself.
         self._offer = replace(offer, policy=replace(offer.policy, users=True))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -106,6 +107,7 @@ class Recommender:
     @property
     def header(self) -> Mapping[str, Any]:
         """The header of the artifact."""
+        # A copy behind a proxy, because the header must stay as it was signed.
         return MappingProxyType(dict(self._opened.header))
 
     @property
@@ -233,6 +235,7 @@ class Recommender:
             svc.errors.FeatureValueUnusable: A value cannot be used.
             svc.errors.UsageError: An argument is invalid.
         """
+        # By type, because arrays and columns of pandas have no truth value.
         seeds = None if isinstance(seed_items, Sequence) and not len(seed_items) else seed_items
         return self._answer(question(RelatedRequest, self._offer, {"seed_items": seeds, **controls}))
 
@@ -279,7 +282,9 @@ class Recommender:
             svc.errors.FeatureValueUnusable: A value cannot be used.
             svc.errors.UsageError: An argument is invalid.
         """
+        # `locals` has each argument by its name, also `self`, which is no field.
         request = self._question(UsersRequest, locals())
+        # On first use: it scores all items for each user, which takes seconds for 100,000 users.
         if not self.model.ranks_users:
             self.model.serve_users()
         page, prepared = self._page(request)
@@ -426,6 +431,7 @@ class Recommender:
             svc.errors.FeatureValueUnusable: A value cannot be used.
             svc.errors.UsageError: An argument is invalid.
         """
+        # `in range` also refuses numbers with a fraction.
         if reasons not in range(1, MAX_REASONS + 1):
             raise UsageError(f"reasons: {reasons} is not within 1..{MAX_REASONS}")
         seeds = checked_ids("seed_items", seed_items)
@@ -486,6 +492,7 @@ def keys_text(keys: Keys, settings: Settings, artifact: str | None = None) -> st
             "no keys to verify with: give `keys`, or set SVC_SIGNING_KEYS or SVC_VERIFY_KEYS to the keys that the "
             f"artifact may be signed with{keys_hint(artifact)}"
         )
+    # Parsed for its error alone, which names the argument instead of a variable.
     if keys is not None:
         parse_signing_keys(text, "keys")
     return text
@@ -535,6 +542,7 @@ def load(
     settings = Settings.from_env(environment(Path()))
     logs.configure_for_library()
     given: object = artifact
+    # Typed as object, because a caller without a type checker may pass anything.
     if not isinstance(given, str | os.PathLike):
         ready = "; it has a `.recommender`" if hasattr(given, "recommender") else ""
         raise UsageError(f"artifact: give a path or URI, not a {type(given).__name__}{ready}")

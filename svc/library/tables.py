@@ -26,6 +26,7 @@ def is_table(data: object) -> TypeGuard[Any]:
 
     Any other object with Arrow's C stream interface is a table too, except a Series.
     """
+    # By name for polars, which need not be installed.
     if isinstance(data, pd.Series) or type(data).__name__ == "Series":
         return False
     kinds = (pd.DataFrame, pa.Table, pa.RecordBatch)
@@ -51,6 +52,7 @@ def as_table(data: Any, what: str, content: str = "one row per interaction") -> 
     if not is_table(data):
         raise UsageError(f"{what}: give a DataFrame with {content}, not a {type(data).__name__}")
     if isinstance(data, pd.DataFrame):
+        # A new frame: the caller's keeps its labels, such as the number 0.
         return data.set_axis(column_names(data, what), axis=1)
     if isinstance(data, pa.Table) or (hasattr(data, "columns") and not isinstance(data, pa.RecordBatch)):
         return data
@@ -68,6 +70,7 @@ def id_series(values: Sequence[str]) -> pd.Series[Any]:
 
 
 def _column(values: Any) -> pa.Array | pa.ChunkedArray:
+    # Columns of polars and Arrow are passed on without a copy.
     return pa.chunked_array(values) if hasattr(values, "__arrow_c_stream__") else pa.array(values)
 
 
@@ -114,6 +117,7 @@ def _arrow_column(column: pd.Series[Any], name: str, what: str) -> pa.Array:
     try:
         return pa.Array.from_pandas(column)
     except (pa.ArrowException, TypeError, ValueError):
+        # Only for the message, and a column may have millions of rows.
         kinds = sorted({type(value).__name__ for value in column.head(10_000)})
         raise UsageError(
             f"{what}: the column {name!r} holds {', '.join(kinds)}; give it one type, such as "
@@ -135,6 +139,7 @@ def check_interactions(table: pa.Table, ids: Mapping[str, str], *, drop_missing:
             continue
         column = table.column(name)
         texts = pc.utf8_trim_whitespace(column.cast(pa.large_string()))
+        # The sum of no values is null.
         n_blank = pc.sum(pc.equal(texts, "")).as_py() or 0
         for count, fault, remedy in (
             (column.null_count, "no id", f".dropna(subset=[{name!r}])"),
@@ -201,6 +206,7 @@ def plain(value: Any) -> Any:
         value = value.item()
     if isinstance(value, str):
         return value
+    # Compared by identity, because `pd.NA == value` is NA, which has no truth value.
     if value is pd.NA or value is pd.NaT or (isinstance(value, float) and math.isnan(value)):
         return None
     if isinstance(value, pd.Series) and value.index.inferred_type in ("string", "empty"):
@@ -208,6 +214,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): plain(inner) for key, inner in value.items()}
     if isinstance(value, set | frozenset):
+        # A set has no order, and the same call must make the same request.
         value = sorted(value, key=str)
     if isinstance(value, Sequence | np.ndarray | pd.Series | pd.Index) and not isinstance(value, bytes):
         return [plain(inner) for inner in value]

@@ -266,12 +266,14 @@ def train(
                 chosen = as_arrow(as_table(data, "data"), [id_column], "data").column(id_column).unique()
                 require_items(items, id_column, chosen.drop_null().to_pylist())
         signing = keys_text(keys, settings) if is_written or keys is not None else f"{OWN_KID}:{secrets.token_hex(32)}"
+        # Both variables together are an error, and the keys are in the first one now.
         settings = replace(settings, signing_keys=signing, signing_keys_file=None)
         options = TrainOptions(
             run_id=run_id or secrets.token_hex(6),
             refit=refit,
             cold=cold,
             variables=given,
+            # A skipped run would have no model to return.
             fail_on_busy=True,
             report=None if report is None else Path(report),
         )
@@ -279,6 +281,7 @@ def train(
         # The temporary folder is deleted at the end of the block.
         model = artifact if is_written else _open(artifact, settings)
         tables = {"items": items, "new_items": new_items, "shares": (new_items_share, new_items_min_share)}
+        # Made on first use, because a program that only writes artifacts needs no tables.
         recommender = partial(_recommender, loaded, settings, given, model, **tables)
         return _result(loaded, artifact, settings, recommender, is_written=is_written)
 
@@ -316,6 +319,7 @@ _DEFAULT_COLUMNS: Mapping[str, str | None] = {"user": USER, "item": ITEM, "time"
 def _recipe_of_table(
     data: Any, columns: _Columns, time_unit: str | None, overrides: Mapping[str, Any], stack: ExitStack
 ) -> Mapping[str, Any]:
+    # Columns of a pivot table have a name of their own, that of the column that became the header.
     is_pivoted = any(name is not None for name in getattr(getattr(data, "columns", None), "names", ()))
     data = as_table(data, "data")
     names = column_names(data, "data")
@@ -329,6 +333,7 @@ def _recipe_of_table(
         require({argument: name}, names, "data")
     further = [name for name in further_columns(overrides) if name in names]
     table = as_arrow(data, list(dict.fromkeys([*(name for _, name in each), *further])), "data")
+    # Only if the caller says so, because a notebook hides the warning of dropped rows.
     drops_missing = (overrides.get("cleansing") or {}).get("drop_null_ids") is True
     check_interactions(table, dict(each[:2]), drop_missing=drops_missing)
     schema = {f"{argument}_column": name for argument, name in named.items()}
@@ -345,6 +350,7 @@ def _source_of(table: pa.Table, stack: ExitStack) -> dict[str, str]:
 
 def hint_at_times(names: Iterable[str], used: Container[str | None]) -> None:
     """Log a hint at the first of the columns `names` that is called like a time and not `used`."""
+    # The whole name, because `timezone` or `lifetime` hold no times.
     like_time = next((name for name in names if _TIMES.fullmatch(name) and name not in used), None)
     if like_time:
         message = (
@@ -403,12 +409,14 @@ def _load(
 ) -> LoadedRecipe:
     if not isinstance(recipe, Path):
         name = str(merge_trees(dict(recipe), overrides).get("name", "recipe"))
+        # A recipe needs an output to be valid. The artifact of a training without one goes to a temporary folder.
         recipe = {"output": {"path": f"{name}.svc"}, **recipe}
     return load_recipe(recipe, variables, settings=settings, check_source=check_spec, overrides=overrides)
 
 
 def _without_output(loaded: LoadedRecipe, folder: Path) -> LoadedRecipe:
     """Return the recipe with its output in a temporary folder. The artifact still records the caller's recipe."""
+    # `expires_after` stands in the header, so it is kept.
     output = Output(path=str(folder / "model.svc"), expires_after=loaded.recipe.output.expires_after)
     return replace(loaded, recipe=loaded.recipe.model_copy(update={"output": output}))
 
@@ -421,6 +429,7 @@ def in_place(overrides: Mapping[str, Any]) -> dict[str, Any]:
     blocks = {field.alias or name for name, field in Recipe.model_fields.items()}
     tree: dict[str, Any] = {}
     for name, value in overrides.items():
+        # Arguments of `svc.train` are flat, although `training` is a block of the recipe.
         if name in Training.model_fields or ("training", name) in RETIRED:
             tree.setdefault("training", {})[name] = value
         elif name not in blocks and name not in SHORTHAND:
@@ -446,6 +455,7 @@ def _result(
 ) -> TrainResult:
     blob, parsed = read_verified(artifact, parse_signing_keys(settings.signing_keys), settings)
     header, is_overwritten = parsed.header, recipe.recipe.output.versioning == "always_overwrite"
+    # By the pointer itself, because `promotion` or a hold may have left it where it was.
     is_live = is_overwritten or open_store(recipe.output_uri, settings).live() == blob.sha256[:SHA8]
     return TrainResult(
         model_version=f"sha256:{blob.sha256}",
