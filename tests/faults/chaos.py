@@ -66,6 +66,11 @@ STARVED = frozenset({"thread", "worker", "mmap"})
 """Kinds of calls whose failure may turn an answer into an error."""
 
 
+def count_models() -> int:
+    gc.collect()
+    return sum(isinstance(thing, Model) for thing in gc.get_objects())
+
+
 class Chaos:
     """A random run on one folder, with several servers one after the other."""
 
@@ -84,6 +89,8 @@ class Chaos:
         self._command_thread = 0
         self._turns: set[int] = set()
         self._n_files = 0
+        self._n_models = count_models()
+        """Models that other tests of this process keep."""
         self.history = [f"seed {seed}, {'local files' if store is None else 'object store'}"]
         self.failed_calls = self.commands = self.answers = 0
 
@@ -291,11 +298,10 @@ class Chaos:
 
     def _gives_back(self) -> None:
         """Check that open files and models do not pile up."""
-        gc.collect()
+        assert count_models() <= self._n_models + MOST_MODELS
         n_files = len(list(Path("/proc/self/fd").iterdir()))
         self._n_files = self._n_files or n_files
         assert n_files <= self._n_files + MORE_FILES
-        assert sum(isinstance(thing, Model) for thing in gc.get_objects()) <= MOST_MODELS
 
     def _follows(self) -> None:
         assert self._served.sha8 == self._live_version(), self._served.entry.faults
