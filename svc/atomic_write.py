@@ -59,10 +59,12 @@ def write_file(
             file.flush()
             if mode is not None:
                 os.fchmod(descriptor, mode)  # the umask may have removed permissions when the file was created
+            # Before the rename. After a power failure the new name could otherwise have an empty file.
             os.fsync(descriptor)
             target = folder / name_of(result)
             is_new = not target.exists()
             temporary.replace(target)
+    # Also for KeyboardInterrupt, which would leave the temporary file until the next `remove_leftovers`.
     except BaseException:
         with suppress(OSError):  # the caller sees the first error
             temporary.unlink(missing_ok=True)

@@ -43,6 +43,7 @@ def _groups(root: Path, own_group: Path) -> list[Path]:
         return [root]
     inner = next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), "")
     path = Path(inner)
+    # The quota of any group around this one applies too. `cpu` is the controller of version 1, seen in a container.
     return [root / "cpu", *(root / part for part in (path, *path.parents))]
 
 

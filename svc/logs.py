@@ -102,11 +102,13 @@ def _without_secret_parameters(text: str) -> str:
 
 def printable(text: str) -> str:
     """Return `text` with escapes for characters that would steer a terminal or reorder its letters."""
+    return _escaped(text, lambda character: character.encode("unicode_escape").decode())
+
+
+def _escaped(text: str, escape: Callable[[str], str]) -> str:
     if text.isprintable():
         return text
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
-    )
+    return "".join(character if character.isprintable() else escape(character) for character in text)
 
 
 def _redact(value: Any, depth: int = 0) -> Any:
@@ -162,9 +164,7 @@ def _escape_unprintable(_logger: Any, _method: str, line: str) -> str:
     This structlog processor runs after the JSON renderer. JSON itself keeps U+009B, U+202E and U+2028, which steer a
     terminal or split the line in a viewer.
     """
-    if line.isprintable():
-        return line
-    return "".join(character if character.isprintable() else _json_escape(character) for character in line)
+    return _escaped(line, _json_escape)
 
 
 def _json_escape(character: str) -> str:
@@ -347,6 +347,7 @@ def _describe_error(error: BaseException) -> str:
 
 def _adopt_library_logs() -> None:
     root = logging.getLogger()
+    # Handlers of libraries would write lines that the redaction has not seen.
     root.handlers = [_ToStructlog()]
     root.setLevel(logging.WARNING)
 

@@ -11,6 +11,7 @@ Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 
+# functools.lru_cache has no bound of bytes, and calls a function for each missing value.
 class LruCache(Generic[Key, Value]):
     """A cache of at most `most` values, which together take at most `most_bytes`.
 

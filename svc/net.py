@@ -102,10 +102,13 @@ class RemoteResponse:
             raise self._too_large(0, max_bytes)
         read, started = 0, time.monotonic()
         with _naming_url(self.url):
+            # Decompressed bytes would let a small answer fill the memory.
             for chunk in self._response.iter_raw():
                 read += len(chunk)
                 if read > max_bytes:
                     raise self._too_large(read, max_bytes)
+                # The timeout of httpx limits one wait for bytes. A server that sends a byte each time would go on for
+                # ever.
                 elapsed = time.monotonic() - started
                 if elapsed > self._rules.timeout_s and read < elapsed * LEAST_BYTES_PER_SECOND:
                     raise FetchTimedOut(f"{self.url} is too slow: {read} bytes in {elapsed:.0f} s")

@@ -31,6 +31,7 @@ _GIVEN_UP: Final = (FSTimeoutError, TimeoutError)
 def client_of(uri: str, **options: Any) -> Any:
     """Return fsspec's client for the store of `uri`. Raises ImportError if its package is not installed."""
     with turn:
+        # Imports the package of the client, so it takes a turn with other late imports.
         get_filesystem_class(uri.partition(":")[0].lower())
     return url_to_fs(uri, **options)[0]
 

@@ -90,6 +90,7 @@ class _MemoryFile(mmap.mmap):
         with _closed_on_error(descriptor):
             mapped = cls(descriptor, os.fstat(descriptor).st_size, prot=access)
         mapped.descriptor = descriptor
+        # mmap duplicates the descriptor, and keeps only its own copy.
         weakref.finalize(mapped, os.close, descriptor)
         return mapped
 
@@ -113,7 +114,8 @@ class SealedMemory(_MemoryFile):
         """Create a file of the concatenated `parts`, or of one zero byte if they are empty, because mmap needs one."""
         descriptor = os.memfd_create("svc-model", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         with _closed_on_error(descriptor):
-            size = sum(_append(descriptor, part) for part in parts)
+            with os.fdopen(descriptor, "wb", closefd=False) as file:  # one write of the system may take less than all
+                size = sum(map(file.write, parts))
             os.ftruncate(descriptor, max(size, 1))
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALED)
         return cls.adopt(descriptor)
@@ -145,13 +147,6 @@ class SealedMemory(_MemoryFile):
                     pages.madvise(mmap.MADV_DONTNEED, start, min(CHUNK_BYTES, len(pages) - start))
 
         return cls.of(chunks())
-
-
-def _append(descriptor: int, part: bytes | memoryview) -> int:
-    left = memoryview(part).cast("B") if len(part) else memoryview(b"")
-    while left:
-        left = left[os.write(descriptor, left) :]
-    return len(part)
 
 
 class SharedPage(_MemoryFile):

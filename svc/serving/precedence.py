@@ -31,6 +31,7 @@ class Precedence:
     def __exit__(self, *_: object) -> None:
         self._singles -= 1
         if not self._singles:
+            # An event cannot be reset, so the next pause gets a new one.
             self._none_left.set()
             self._none_left = trio.Event()
 
@@ -46,5 +47,6 @@ class Precedence:
     def give_way_in_thread(self, worked_s: float) -> None:
         """Pause as `give_way` does, after work in a thread."""
         ends_at = time.perf_counter() + PAUSE_SHARE * worked_s
+        # Read without a lock. A late value only changes the pause by a step.
         while self._singles and time.perf_counter() < ends_at:
             time.sleep(STEP_S)

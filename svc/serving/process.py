@@ -48,6 +48,7 @@ def tune() -> None:
     sys.setswitchinterval(SWITCH_INTERVAL_S)  # lets the event loop run soon after a scoring thread has taken the GIL
     gc.set_threshold(*gc.get_threshold()[:2], FULL_COLLECTION_EVERY)
     limit_blas_threads(1)
+    # Each connection takes a descriptor, and the usual soft limit is 1,024.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
@@ -76,6 +77,7 @@ def notify_ready(environ: Mapping[str, str]) -> None:
 
 async def close_spans(spans: Spans) -> None:
     """Send the remaining spans, or give up after LAST_SPANS_S."""
+    # A collector that hangs is abandoned, because its thread cannot be cancelled.
     with trio.move_on_after(LAST_SPANS_S), suppress(RuntimeError):  # raised if the system cannot start a thread
         await trio.to_thread.run_sync(spans.close, abandon_on_cancel=True)
 

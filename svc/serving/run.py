@@ -85,13 +85,13 @@ def serve(
     server.check_exposure(options.host, has_api_keys=bool(api_keys), insecure_no_auth=options.insecure_no_auth)
     if options.workers > 1:
         require_memory_files()
+    # Before models are loaded, so that a port in use is known at once.
     listener = server.bind(options.host, options.port, unread_timeout_s=settings.client_timeout_s)
     fleet = None
     if options.workers > 1:
         fleet = Fleet(options.workers, os.environ if environ is None else environ, listener)
-    counters = Metrics.disabled()
-    if settings.metrics_enabled:
-        counters = Metrics.create(fleet)
+    counters = Metrics.create(fleet) if settings.metrics_enabled else Metrics.disabled()
+    # With workers, this process answers no request, and each worker makes the spans of its own.
     spans = process.spans() if settings.otel_enabled and fleet is None else None
     monitoring = _monitoring_socket(options, settings)
     process.tune()
@@ -203,6 +203,7 @@ async def _live(
             lanes.start_soon(run_until, stop.event.wait, partial(process.on_hangup, renew))
             lanes.start_soon(state.run)
             if await _load_all(watcher, stop):
+                # Only now, because a signal during the first loads ends the server without a drain.
                 whole.start_soon(_end_drain, stop, state.settings.drain_s)
                 async with trio.open_nursery() as background:
                     background.start_soon(run_until, stop.event.wait, watcher.run)
@@ -237,6 +238,7 @@ async def _renew_keys(
     If a file is invalid, the error is logged, and all keys and the certificate stay as they are.
     """
     try:
+        # All are read before any is replaced, so an invalid file leaves no half of the new keys.
         keys, api_keys, certificate = await trio.to_thread.run_sync(_read_keys, options, state.settings)
     except (ConfigError, RuntimeError) as error:  # RuntimeError if the system cannot start another thread
         logs.emit(events.KEYS_RELOAD_FAILED, error=str(error))
@@ -249,6 +251,7 @@ async def _renew_keys(
         fleet.tell("keys", api_keys)
         if certificate is not None:
             fleet.tell("certificate", certificate)
+    # After the new keys, which may verify the artifacts that the old keys refused.
     watcher.try_refused_again()
     logs.emit(events.KEYS_RELOADED, signing_keys=keys.fingerprints(), api_keys_configured=len(api_keys))
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import mmap
 import os
 import re
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -109,6 +110,7 @@ class ServedLogs:
                 await trio.sleep(WRITE_S)
                 await self._flush()
         finally:
+            # Without the shield, the cancelled task could not wait for the thread that writes.
             with trio.move_on_after(LAST_WRITE_S, shield=True):
                 await self._flush(is_end=True)
 
@@ -117,6 +119,7 @@ class ServedLogs:
         if waiting or self._files:
             work = partial(self._write, waiting, is_end=is_end)
             try:
+                # A disk that hangs must not keep the server alive. The limiter lets no second write overtake it.
                 outcomes = await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._limiter)
             except (RuntimeError, MemoryError) as failure:  # RuntimeError if the system cannot start another thread
                 text, counts = f"{type(failure).__name__}: {failure}", Counter(line.recipe for _, line in waiting)
@@ -139,6 +142,7 @@ class ServedLogs:
     def _write(self, waiting: list[tuple[ServedLog, Line]], *, is_end: bool) -> list[tuple[str, str, int]]:
         """Write the lines, and return recipe, error or "", and number of lines for each file that has some."""
         outcomes, now_s = list[tuple[str, str, int]](), time.time()
+        # Open files without a new line too, because their period may have ended.
         by_file: dict[tuple[ServedLog, str], list[bytes]] = {key: [] for key in self._files}
         for settings, line in waiting:
             if encoded := line.encode(settings.share):
@@ -172,6 +176,7 @@ class LogFile:
 
     def write(self, lines: list[bytes], now_s: float) -> None:
         """Append whole lines, in a new file if the period has ended or the file was removed. Raises OSError."""
+        # Periods are counted from midnight, so each rotation ends there, however long it is.
         day, second = divmod(int(now_s), 86_400)
         period = (day, second // (60 * self._settings.rotate_minutes))
         if period != self._period or not self._is_there():
@@ -256,6 +261,7 @@ def forget_units(folder: Path, recipe: str, digests: Iterable[str]) -> int:
             for line in file:
                 unit = _UNIT.search(line)
                 if line.strip() and (line.startswith(b" ") or (unit is not None and unit[0] in units)):
+                    # Without the line break, so the line keeps its length and a server can append meanwhile.
                     os.pwrite(file.fileno(), b" " * (len(line) - 1), start)
                     count += 1
                 start += len(line)
@@ -267,6 +273,7 @@ def _locked(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> int | None:
 
     Raises OSError, also on a file system without locks.
     """
+    # A link in the folder could let the server append to any file that it may write.
     fd = os.open(path, flags | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
     with ExitStack() as unused:
         unused.callback(os.close, fd)
@@ -280,17 +287,10 @@ def _locked(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> int | None:
 
 def _cut_half_line(fd: int) -> int:
     """Remove an incomplete last line, and return the size of the file in bytes."""
-    end = os.fstat(fd).st_size
-    for start, block in _blocks_backwards(fd, end):
-        if (line_end := block.rfind(b"\n")) >= 0:
-            os.ftruncate(fd, start + line_end + 1)
-            return start + line_end + 1
-    os.ftruncate(fd, 0)
-    return 0
-
-
-def _blocks_backwards(fd: int, end: int, size: int = 1 << 16) -> Iterator[tuple[int, bytes]]:
-    while end > 0:
-        start = max(0, end - size)
-        yield start, os.pread(fd, end - start, start)
-        end = start
+    size = 0
+    if os.fstat(fd).st_size:  # an empty file cannot be mapped
+        # Reads pages from the end only. No other process shortens the file, because the caller holds its lock.
+        with mmap.mmap(fd, 0, prot=mmap.PROT_READ) as content:
+            size = content.rfind(b"\n") + 1
+    os.ftruncate(fd, size)
+    return size

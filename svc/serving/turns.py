@@ -60,5 +60,6 @@ class Turns(Generic[T]):
 
     def most_ahead(self, key: Hashable) -> int:
         """Return the largest number that a new waiter with this key must let go first."""
+        # Each other key has at most one turn before each waiter of this key.
         own = len(self._keys.get(key, ()))
         return min(self.count, own + (own + 1) * (len(self._keys) - (own > 0)))
