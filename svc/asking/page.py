@@ -86,6 +86,11 @@ class RowAsked(Question):
     label: LabelRow | None = None
     popular: PlainRow | None = None
 
+    @property
+    def given(self) -> dict[str, PlainRow]:
+        """The kinds that the row gives, by name. A valid row gives one."""
+        return {kind: asked for kind in KINDS if (asked := getattr(self, kind)) is not None}
+
 
 class PageRequest(UserFields):
     """Recommend several rows of items to one user, without an item twice."""
@@ -111,12 +116,16 @@ class PageRequest(UserFields):
     rows: Annotated[list[RowAsked], *listed(Kind.OBJECTS, MAX_ROWS, "The rows.", min_length=1)]
 
     @property
+    def restrictions(self) -> list[object]:
+        """The filters of the page and its rows, without those of boosts."""
+        trees = (self.filter, *(asked.filter for row in self.rows for asked in row.given.values()))
+        return [tree for tree in trees if tree is not None]
+
+    @property
     def filters(self) -> list[object]:
         """The filters of the page, its rows and their boosts, as the client wrote them."""
-        rows = [getattr(row, kind) for row in self.rows for kind in KINDS if getattr(row, kind) is not None]
-        trees = [self.filter, *(row.filter for row in rows)]
-        boosts = (boost.filter for row in rows for boost in getattr(row, "boosts", None) or ())
-        return [*(tree for tree in trees if tree is not None), *boosts]
+        ruled = [asked for row in self.rows for asked in row.given.values() if isinstance(asked, PageRules)]
+        return [*self.restrictions, *(boost.filter for asked in ruled for boost in asked.boosts or ())]
 
     def single(self, row: RecommendRow, excluded: Sequence[str]) -> RecommendRequest:
         """Return the request of a row for the user, without its filter."""
@@ -325,7 +334,7 @@ def _restricted(offer: Offer, tree: object, path: tuple[str | int, ...]) -> Offe
 
 def _kind(row: RowAsked, index: int) -> str:
     """Return the only kind that the row gives. Raises ValidationFailed."""
-    kinds = [kind for kind in KINDS if getattr(row, kind) is not None]
+    kinds = list(row.given)
     if len(kinds) == 1:
         return kinds[0]
     error = invalid([kinds[1]], "a row has one kind", "one_kind") if kinds else lacks(*KINDS)

@@ -85,8 +85,8 @@ def costs_of_rows(page: PageRequest) -> list[Cost]:
         asked = row.recommend or row.related or row.label or PLAIN_ROW
         own = cost_of_request(page.single(asked, ()))
         costs += [of_label, *[own] * row.label.rows] if row.label is not None else [own]
-    # Apart from the rows, whose requests are made without their filters (`PageRequest.single`).
-    conditions = count_conditions(page.filters, HEAVY_CONDITIONS)
+    # Apart from the rows, whose requests have boosts but no filters (`PageRequest.single`).
+    conditions = count_conditions(page.restrictions, HEAVY_CONDITIONS)
     if conditions:
         costs.append(cost_class(limit=1, profile=0, described=0, is_ruled=False, is_other=True, conditions=conditions))
     return costs

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import svc
+from svc.asking.costs import Cost
 from svc.asking.page import PageRequest
 from svc.asking.parsing import parse
 from svc.asking.requests import RecommendRequest
@@ -118,3 +119,13 @@ async def test_both_are_verbs_of_their_own_and_a_page_costs_as_its_rows() -> Non
     single = parse(RecommendRequest, {"user_id": "u1", "limit": 4, "diversity": 0.2})
     assert costs_of_rows(asked)[0] is cost_of_request(single)
     assert cost_of_request(asked) is max(costs_of_rows(asked))
+
+
+def test_conditions_of_a_page_count_once() -> None:
+    """Those of boosts count in the row that has them, and those of filters beside the rows."""
+    conditions = {"all": [{"year": {"gte": year}} for year in range(20)]}
+    row: dict[str, Any] = {"boosts": [{"filter": conditions, "factor": 2}]}
+    page: dict[str, Any] = {"user_id": "u1", "rows": [{"id": "boosted", "recommend": row}]}
+    assert costs_of_rows(parse(PageRequest, page)) == [Cost.RULED]
+    page["rows"].append({"id": "hot", "popular": {"filter": conditions}})
+    assert costs_of_rows(parse(PageRequest, page)) == [Cost.RULED, Cost.PLAIN, Cost.RULED]
