@@ -72,7 +72,7 @@ def allowed_items(
     from svc.asking.offer import Offer
     from svc.model.ranking.new_items import ids_with
 
-    # The table of metadata is read again only for a filter.
+    # The table of metadata is read only for a filter.
     asked, fields = _parse_tree(tree, recipe, settings), None
     if asked is not None:
         fields = load_metadata(recipe, settings, ids_with(model.item_ids, new), variables).filters

@@ -284,7 +284,7 @@ class Recommender:
         """
         # `locals` has each argument by its name, also `self`, which is no field.
         request = self._question(UsersRequest, locals())
-        # On first use: it scores all items for each user, which takes seconds for 100,000 users.
+        # On first use, because it may score all items for each user: 10 s for 100,000 users of a neighbour model.
         if not self.model.ranks_users:
             self.model.serve_users()
         page, prepared = self._page(request)

@@ -136,7 +136,7 @@ class _Run:
             return self._search_only(location)
         keys = self._keys()
         self.outcome.kid = keys.active[0]
-        # Also the folder of the report, because a training without its report would have to be repeated.
+        # Also the folder of the report, because some of its figures are measured only during a training.
         self.report.check()
         try:
             with self._lock():

@@ -400,8 +400,8 @@ def _assemble(interactions: Interactions, trained: _Pairs, heldout: _Pairs) -> S
     order = np.concatenate([np.flatnonzero(~validated), np.flatnonzero(validated)])
     row_of = _inverse(order)
     offset = n_users - int(np.count_nonzero(validated))
-    # Without weights a repeated choice counts once for the metrics.
     places = row_of[heldout.users] - offset, heldout.items
+    # Without weights a repeated choice counts once for the metrics.
     chosen = heldout.counts if interactions.has_weights else np.ones(len(heldout.users), np.float32)
     return SplitMatrices(
         train=sparse.csr_matrix((trained.counts, (row_of[trained.users], trained.items)), (n_users, n_items)),

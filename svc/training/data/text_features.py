@@ -129,7 +129,7 @@ def _vectors(column: VectorColumn, values: pd.Series) -> Iterator[NDArray[np.flo
     """
     for row, value in enumerate(values):
         try:
-            # `pd.isna` of a list is a list, so missing values are told by identity.
+            # `pd.isna` of a list is an array, so missing values are told by identity.
             yield column.vector(None if value is pd.NA else value)
         except FeatureValueUnusable as error:
             raise UnusableRow(row, error.message) from None
