@@ -162,6 +162,7 @@ def unknown_path(path: str, verbs: Iterable[str]) -> str:
     # Sorted, so that `related-recommend` finds `recommend-related`.
     words = sorted(re.split("[-_]", below[1][:64].lower()))
     same = [name for name in names if sorted(name.split("-")) == words]
+    # Paths have a colon before a verb, and the table of endpoints does not.
     meant = did_you_mean(same[0] if same else below[1], names, "").replace("mean ", "mean :")
     listed = ", ".join(f":{name}" for name in names)
     return f"{NotFound.detail}; {meant}a recipe has {listed}, GET /popular, /items, /somebody"

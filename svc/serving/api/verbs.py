@@ -269,7 +269,7 @@ class Verbs:
         is_short: bool,
     ) -> EncodedAnswer:
         """Return the answer to a request for one ranking. Long work runs in `thread`. Raises an ApiError."""
-        # Batches pause for cheap requests alone. An expensive one would hold them up for long.
+        # Only for cheap requests: beside an expensive one, batches would run at a quarter of their speed until it ends.
         with self._state.precedence if thread is self._light else nullcontext():
             if is_short and not plans_long(question, served):
                 prepared = plan(question, served)
