@@ -10,6 +10,8 @@ from typing import Any, TypeGuard
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from svc.errors import TimeMixture, TimeUnitRequired
@@ -40,22 +42,17 @@ def time_column(frame: pd.DataFrame, names: Sequence[str]) -> pd.Series:
     """
     if len(names) == 1:
         return frame[names[0]]
-    dates, clocks = (frame[name].astype("category").cat for name in names)
-    n_clocks = max(len(clocks.categories), 1)
-    is_whole = (dates.codes >= 0).to_numpy() & (clocks.codes >= 0).to_numpy()
-    pairs = dates.codes.to_numpy(np.int64) * n_clocks + clocks.codes.to_numpy(np.int64)
-    # Each distinct pair is joined once: 0.5 s instead of 2.4 for a million rows with full hours.
-    numbers, distinct = pd.factorize(pairs[is_whole])
-    # A column of dates is one of timestamps at midnight in pandas.
-    days = [_MIDNIGHT.sub("", str(day)) for day in dates.categories]
-    hours = list(clocks.categories)
-    texts = [f"{days[pair // n_clocks]} {hours[pair % n_clocks]}" for pair in distinct]
-    # Again, because two pairs may have one text, and categories must be distinct.
-    codes, names_of_times = pd.factorize(np.array(texts, dtype=object))
-    of_rows = np.full(len(frame), -1)
-    of_rows[is_whole] = codes[numbers]
-    values = pd.Categorical.from_codes(of_rows, dtype=pd.CategoricalDtype(pd.Index(names_of_times)))
-    return pd.Series(values, index=frame.index)
+    parts = []
+    for name in names:
+        values = frame[name].astype("category").cat
+        # A column of dates is one of timestamps at midnight in pandas. No clock time has a blank before it.
+        texts = pa.array([_MIDNIGHT.sub("", str(value)) for value in values.categories], pa.string())
+        codes = values.codes.to_numpy()
+        parts.append(texts.take(pa.array(codes, mask=codes < 0)))
+    joined = pc.binary_join_element_wise(*parts, " ").dictionary_encode()
+    names_of_times = joined.dictionary.to_numpy(zero_copy_only=False)
+    times = pd.Categorical.from_codes(joined.indices.fill_null(-1), names_of_times)
+    return pd.Series(times, index=frame.index)
 
 
 def to_nanoseconds(column: pd.Series, unit: str | None, weights: Weights | None = None) -> NDArray[np.int64]:
