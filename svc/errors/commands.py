@@ -323,10 +323,13 @@ def exhaustion(error: Exception) -> ResourcesExhausted | None:
 
     Returns None if `error` is about something else.
     """
+    # Allocations of Python raise MemoryError. mmap and fork raise OSError with ENOMEM.
     if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
         missing = "memory: give the process more, or less data (training.sample_users, cleansing.where)"
+    # Python has neither a class nor a number for this error.
     elif isinstance(error, RuntimeError) and str(error) == "can't start new thread":
         missing = "threads: raise `ulimit -u`, or the limit of processes of the container"
+    # EMFILE is the limit of the process, ENFILE that of the machine.
     elif getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE):
         missing = "open files: raise `ulimit -n`"
     else:

@@ -31,6 +31,7 @@ class ApiError(SvcError):
     ends_connection: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
+        # Not `hasattr`: each class inherits the label of its base, which may have another status.
         if "metric_status" not in vars(cls):
             cls.metric_status = "error" if cls.http_status >= 500 else cls.code.lower()
 

@@ -116,6 +116,7 @@ def _run(client: Any, tasks: list[_Task], progress: Progress) -> None:
 
     as_completed: Any = distributed.as_completed
     progress.phase("recommending")
+    # Impure, because Dask takes equal tasks for one, and would return the results of an earlier export.
     futures = {client.submit(run_task, task, pure=False, retries=RETRIES): task for task in tasks}
     for done, future in enumerate(as_completed(futures, loop=client.loop), start=1):
         error = future.exception()
@@ -167,6 +168,7 @@ def _open_once(task: _Task, settings: Settings) -> OpenedArtifact:
     used.
     """
     wanted = (task.artifact, task.model_version)
+    # Otherwise all threads of a worker would read the same artifact at its first shards.
     with _lock:
         if wanted not in _last:
             _last.clear()  # before the next artifact is read, so that memory holds only one

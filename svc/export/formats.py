@@ -20,11 +20,19 @@ from pydantic_core import to_json
 
 from svc.errors import UsageError
 from svc.export.request import Rows
+from svc.late_imports import LateModule
 from svc.model.ids import IdTable
 from svc.sources.files import HashingFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from svc.sources import arrow
+else:
+    pa = LateModule("pyarrow")
+    pq = LateModule("pyarrow.parquet")
+    arrow = LateModule("svc.sources.arrow")
 
 ROW_GROUP: Final = 1 << 19
 
@@ -64,12 +72,6 @@ class ParquetWriter:
     """A writer of Parquet files with row groups of about ROW_GROUP rows."""
 
     def __init__(self, out: HashingFile, leader: str, leaders: IdTable, items: IdTable) -> None:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        from svc.sources import arrow
-
-        self._arrow = arrow
         self._leaders, self._items = _as_arrow(leaders), _as_arrow(items)
         follower = ranked_by(leader)
         fields = [(leader, pa.string()), ("rank", pa.int32()), (follower, pa.string()), ("score", pa.float64())]
@@ -81,13 +83,11 @@ class ParquetWriter:
         self._n_waiting = 0
 
     def add(self, scored: Scored) -> None:
-        import pyarrow as pa
-
         columns = [
-            self._leaders.take(self._arrow.numbers(np.repeat(scored.rows, scored.counts))),
-            self._arrow.numbers(scored.ranks()),
-            self._items.take(self._arrow.numbers(scored.items)),
-            self._arrow.numbers(scored.scores),
+            self._leaders.take(arrow.numbers(np.repeat(scored.rows, scored.counts))),
+            arrow.numbers(scored.ranks()),
+            self._items.take(arrow.numbers(scored.items)),
+            arrow.numbers(scored.scores),
         ]
         typed = [column.cast(kind) for column, kind in zip(columns, self._schema.types, strict=True)]
         self._waiting.append(pa.record_batch(typed, schema=self._schema))
@@ -96,8 +96,6 @@ class ParquetWriter:
             self._write()
 
     def _write(self) -> None:
-        import pyarrow as pa
-
         if self._n_waiting:
             # Arrow makes one group of the waiting rows, because they are fewer than 2^20.
             self._writer.write_table(pa.Table.from_batches(self._waiting))
@@ -122,6 +120,7 @@ class TextWriter:
 
     def add(self, scored: Scored) -> None:
         items, end = self._items, self._end
+        # One call writes all numbers of the chunk, in the form of the API.
         scores = to_json(scored.scores.tolist())[1:-1].split(b",")
         leaders = zip(scored.rows.tolist(), scored.counts.tolist(), strict=True)
         begins = (part for row, count in leaders for part in repeat(self._begin(row), count))
@@ -169,8 +168,6 @@ def _csv_cell(text: str) -> str:
 
 def _as_arrow(table: IdTable) -> pa.Array:
     """Return the ids as a text array over the table's own bytes."""
-    import pyarrow as pa
-
     narrow = table.offsets[-1] <= np.iinfo(np.int32).max
     offsets = np.ascontiguousarray(table.offsets, dtype=np.int32 if narrow else np.int64)
     kind = pa.string() if narrow else pa.large_string()

@@ -101,6 +101,7 @@ def merge(output: str, count: int | None, settings: Settings) -> MergedManifest:
         part = read(folder.uri_of(path + SUFFIX), context)
         _compare(part, parts[0] if parts else part, path, f"{index}/{count}")
         parts.append(part)
+    # All manifests are compared before a part is read, because reading takes longer.
     for part in parts:
         _verify(folder.uri_of(part.path), part, context)
     merged = MergedManifest(
@@ -126,6 +127,7 @@ def merge_if_complete(output: str, count: int, settings: Settings) -> MergedMani
     """
     try:
         return merge(output, count, settings)
+    # Not the same as a missing part: no later shard repairs it.
     except ExportDamaged:
         raise
     except ExportIncomplete as error:

@@ -172,6 +172,7 @@ def _shard_rows(table: IdTable, shard: Shard | None) -> Rows:
 
 def _from_file(table: IdTable, request: ExportRequest, context: SourceContext, selection: Selection) -> Iterator[int]:
     """Yield the rows in the order of the file, each row once. Complete `selection`. Raises DataSourceError."""
+    # One byte for each row of the model, however long the file is.
     written = np.zeros(len(table), dtype=np.bool_)
     whole = hashlib.sha256()
     with open_location(parse_location(request.leaders), context) as file:
@@ -184,7 +185,7 @@ def _from_file(table: IdTable, request: ExportRequest, context: SourceContext, s
             elif not written[row]:
                 written[row] = True
                 yield row
-    selection.users = f"sha256:{whole.hexdigest()}"
+    selection.users = f"sha256:{whole.hexdigest()}"  # of the whole file, also if shards read only a part of its ids
 
 
 def _lines(file: BinaryIO, where: str, whole: hashlib._Hash) -> Iterator[str]:
@@ -192,6 +193,7 @@ def _lines(file: BinaryIO, where: str, whole: hashlib._Hash) -> Iterator[str]:
     for number, line in enumerate(file, start=1):
         whole.update(line)
         try:
+            # Spreadsheets begin their text files with a byte order mark.
             text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
         except UnicodeDecodeError:
             raise DataSourceError(f"{where}: line {number} is not UTF-8") from None

@@ -68,6 +68,7 @@ def check(request: ExportRequest) -> None:
         raise UsageError("--to-users writes the users of items: leave --related, --users and --filter out; see --items")
     if not request.to_users and (request.items != EVERYBODY or request.order != "score"):
         raise UsageError("--items and --order go with --to-users")
+    # By real paths, because a link would let the export replace its own list.
     if request.leaders != EVERYBODY and realpath(request.leaders) == realpath(request.output):
         raise UsageError(f"--output: {request.output} is the list of ids: name another file")
 
@@ -92,6 +93,7 @@ def export(
     logs.emit(events.EXPORT_STARTED, output=folder.uri_of(name), model_version=opened.model_version)
     began = time.monotonic()
     manifest = folder.put(lambda out: _write(out, name, request, opened, settings, progress), lambda _: name)
+    # Last, so that a reader that waits for the manifest finds the whole file.
     folder.put(lambda out: out.write(encode(manifest)), lambda _: name + SUFFIX)
     seconds = time.monotonic() - began
     logs.emit(

@@ -78,6 +78,7 @@ def write_report(
 
 def render(header: Mapping[str, Any], counts: Counts, earlier: Mapping[str, Any] | None = None) -> str:
     """Return the page as HTML. The template escapes every value except pictures and `Markup`."""
+    # Late, because a training without a report needs neither matplotlib nor jinja2.
     from svc.training.report import plots
     from svc.training.report import sentences as say
     from svc.training.report.tables import breakdown, tables
@@ -122,6 +123,7 @@ def render(header: Mapping[str, Any], counts: Counts, earlier: Mapping[str, Any]
             "diversity": plots.diversity_plots(diversity, f"ndcg@{header['cutoff']}") if diversity else (),
             "recency": plots.recency_plot(recency, metric) if recency else "",
             "groups": plots.groups_plot(groups) if groups else "",
+            # Logarithmic axes have no place for items without users.
             "tail": plots.tail_plot(items[items > 0], users[users > 0]),
         },
     )
@@ -135,6 +137,7 @@ def _template() -> Template:
     environment = Environment(
         loader=PackageLoader("svc.training.report"),
         autoescape=True,
+        # A name that the template misspells is an error, instead of an empty place on the page.
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -226,6 +229,7 @@ class RunReport:
             return None
         try:
             return read_verified(self.loaded.output_uri, keys, self.settings)[1].header
+        # The earlier artifact is only compared. The training must not fail because of it.
         except SvcError:
             return None
 

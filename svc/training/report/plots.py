@@ -16,7 +16,7 @@ from svc.training.fitting.trial import TrialRecord
 
 _COLOURS = ("#2f6fb0", "#d9822b", "#3a9a5b", "#a8518a", "#7a6a4f", "#c0453f", "#5a6b7b")
 _SIZES = re.compile(r'\s(?:width|height)="[^"]*"')
-_INK = "#3d4650"
+_INK, _GREY = "#3d4650", "#9aa5b1"
 _NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 _WIDTH_IN = 4.2
 """One width for all plots, so that their text has one size on the page, and can be read on a phone."""
@@ -25,6 +25,7 @@ _MOST_CHANGE = 10.0
 
 
 def _figure(height: float) -> tuple[Any, Any]:
+    # Not pyplot, which keeps each figure until it is closed, and chooses a backend for a screen.
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(_WIDTH_IN, height), layout="constrained")
@@ -52,6 +53,7 @@ def _svg(figure: Any, label: str, x: str, y: str = "", *, legend: bool = False) 
         figure.savefig(out, format="svg", metadata=_NO_METADATA, transparent=True)
     text = out.getvalue()
     tag, _, rest = text[text.index("<svg") :].partition(">")
+    # Without a size of its own, an SVG takes the width of its column.
     tag = _SIZES.sub("", tag).replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
     return Markup(f"{tag}>{rest}")  # matplotlib has escaped its texts
 
@@ -80,6 +82,7 @@ def cost_plot(trials: Sequence[TrialRecord], metric: str, intervals: Mapping[str
             best = max(own, key=lambda trial: trial.score or 0.0)
             axes.plot([best.rank_ms] * 2, intervals[name], color=colour, linewidth=1.2, marker="_", markersize=7)
     axes.set_xscale("log")
+    # The default marks powers of ten only, of which a short range has one or none.
     axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.xaxis.set_minor_locator(NullLocator())
@@ -103,7 +106,7 @@ def algorithms_plot(best: Sequence[TrialRecord], metric: str, intervals: Mapping
     ordered = list(reversed(best))
     names = [short_name(trial.algorithm) for trial in ordered]
     scores = [trial.score or 0.0 for trial in ordered]
-    colours = ["#9aa5b1" if name == "TopPop" else _COLOURS[0] for name in names]
+    colours = [_GREY if name == "TopPop" else _COLOURS[0] for name in names]
     axes.barh(names, scores, color=colours, height=0.6)
     ends = list(scores)
     for height, (trial, score) in enumerate(zip(ordered, scores, strict=True)):
@@ -122,7 +125,8 @@ def algorithms_plot(best: Sequence[TrialRecord], metric: str, intervals: Mapping
         )
     baseline = dict(zip(names, scores, strict=True)).get("TopPop")
     if baseline is not None:
-        axes.axvline(baseline, color="#9aa5b1", linestyle="--", linewidth=1)
+        axes.axvline(baseline, color=_GREY, linestyle="--", linewidth=1)
+    # Room for the labels. The bound is above 0 if all scores are 0, because equal ends are no axis.
     axes.set_xlim(0, max([*ends, 1e-9]) * 1.18)
     axes.grid(visible=False, axis="y")
     return _svg(figure, "Best score of each algorithm", metric)
@@ -138,7 +142,7 @@ def changes_plot(against: Sequence[Mapping[str, Any]], bound: float, metric: str
         axes.plot([low, high], [height, height], color=colour, linewidth=2.2, marker="|", markersize=10)
         axes.plot([np.clip(comparison["change"], -1.0, _MOST_CHANGE)], [height], color=colour, marker="o", markersize=6)
     axes.axvline(0.0, color=_INK, linewidth=1)
-    axes.axvline(bound, color="#9aa5b1", linestyle="--", linewidth=1)
+    axes.axvline(bound, color=_GREY, linestyle="--", linewidth=1)
     axes.set_yticks(range(len(shown)), [str(comparison["name"]) for comparison in shown])
     axes.set_ylim(-0.6, len(shown) - 0.4)
     axes.xaxis.set_major_formatter(lambda value, _: f"{100 * value:+.4g}%" if value else "0%")
@@ -156,12 +160,11 @@ def diversity_plots(values: Sequence[Mapping[str, Any]], metric: str) -> list[Ma
     for number, (name, label) in enumerate(sides):
         figure, axes = _figure(3.0)
         shown = [row for row in values if row[name] is not None]
-        across, up = [row[name] for row in shown], [row["ndcg"] for row in shown]
-        reach = np.abs(np.array([row["interval"] for row in shown]).reshape(-1, 2).T - up)
-        axes.errorbar(across, up, reach, color=_COLOURS[number], ecolor="#9aa5b1", marker="o", markersize=5, capsize=3)
+        _draw_curve(axes, shown, name, "ndcg", _COLOURS[number])
         labels: dict[tuple[float, float], str] = {}
         for row in shown:
             point = row[name], row["ndcg"]
+            # Points of equal place would have labels on top of each other.
             labels[point] = f"{labels[point]}, {row['diversity']:g}" if point in labels else f"{row['diversity']:g}"
         for position, (point, text) in enumerate(labels.items()):  # on both sides: neighbours may lie close
             side, offset = ("right", (-6, -12)) if position % 2 else ("left", (6, 6))
@@ -170,12 +173,18 @@ def diversity_plots(values: Sequence[Mapping[str, Any]], metric: str) -> list[Ma
     return drawn
 
 
+def _draw_curve(axes: Any, rows: Sequence[Mapping[str, Any]], x: str, y: str, colour: str) -> None:
+    """Draw the values `y` of the rows over their values `x`, with their intervals."""
+    up = [row[y] for row in rows]
+    # The shape is that of errorbar, (2, rows), also without rows.
+    reach = np.abs(np.array([row["interval"] for row in rows]).reshape(-1, 2).T - up)
+    axes.errorbar([row[x] for row in rows], up, reach, color=colour, ecolor=_GREY, marker="o", markersize=5, capsize=3)
+
+
 def recency_plot(values: Sequence[Mapping[str, Any]], metric: str) -> Markup:
     """Draw the score at each recency as a curve, with its interval."""
     figure, axes = _figure(2.6)
-    across, up = [row["recency"] for row in values], [row["score"] for row in values]
-    reach = np.abs(np.array([row["interval"] for row in values]).T - up)
-    axes.errorbar(across, up, reach, color=_COLOURS[0], ecolor="#9aa5b1", marker="o", markersize=4, capsize=3)
+    _draw_curve(axes, values, "recency", "score", _COLOURS[0])
     return _svg(figure, "Score at each recency, with its interval", "recency", metric)
 
 
@@ -194,6 +203,7 @@ def tail_plot(item_counts: NDArray[np.int64], user_counts: NDArray[np.int64]) ->
     figure, axes = _figure(2.6)
     for counts, name, colour in ((item_counts, "items", _COLOURS[0]), (user_counts, "users", _COLOURS[1])):
         falling = np.sort(counts)[::-1]
+        # 400 points look like all on a logarithmic axis, and keep the page small with millions of items.
         ranks = np.unique(np.geomspace(1, len(falling), 400).astype(np.int64))
         axes.plot(ranks, falling[ranks - 1], color=colour, linewidth=1.8, label=name)
     axes.set_xscale("log")

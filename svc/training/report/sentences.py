@@ -175,6 +175,7 @@ def doubts(header: Mapping[str, Any]) -> list[str]:
     lead, test = evaluation.get("lead"), evaluation.get("test", {})
     if lead is not None and not lead["more_than_chance"]:
         texts.append(f"The winner's lead over {short_name(lead['over'])} may be chance.")
+    # Headers of earlier releases lack the number, and get no warning.
     n_users = test.get("n_scored_users", evaluation.get("n_scored_users", FEW_USERS))
     if n_users < FEW_USERS:
         texts.append(f"Only {n_users} users were scored: with fewer than {FEW_USERS} the intervals are too narrow.")

@@ -208,6 +208,7 @@ def _runs(header: Header, earlier: Header) -> list[Sequence[object]]:
         ("trained", lambda head: moment(head["trained_at"])),
         ("winner", lambda head: short_name(head["best_class"])),
         (
+            # An earlier run may have been searched by another metric.
             f"{metric} at its cutoff",
             lambda head: _score(head, head["evaluation"][metric]) if metric in head["evaluation"] else "",
         ),
