@@ -96,7 +96,7 @@ TRAIN_DONE = _event(
     " n_rows n_users n_items",
 )
 """The training ended. `exit_code` is 9 if the model was refused."""
-TRAIN_ERROR = _event("train_error", "error", "error code name run_id exit_code trained_at")
+TRAIN_ERROR = _event("train_error", "error", "name run_id exit_code error code trained_at")
 """The training failed. This is its last event."""
 TRAIN_INTERRUPTED = _event("train_interrupted", "warning", "name run_id exit_code kept")
 """SIGINT or SIGTERM ended the training. `kept` says what is written."""

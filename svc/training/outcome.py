@@ -60,22 +60,14 @@ class Outcome:
             from svc.training.publishing.gate import refusal
 
             promotion_fields["refused"] = refusal(head["promotion"], recipe, published.artifact, published.live)
-        # First, so that the event does not stand in the line of the display.
-        self.progress.close()
-        logs.emit(
+        self._end(
             events.TRAIN_DONE,
-            name=self.name,
-            run_id=self.run_id,
-            exit_code=exit_code,
+            exit_code,
             artifact=published.artifact,
-            best_class=head["best_class"],
-            best_score=head["best_score"],
-            rank_ms=head["rank_ms"],
+            **{name: head[name] for name in ("best_class", "best_score", "rank_ms")},
             trials=len(result.trials),
             n_orphaned=result.n_orphaned,
-            trained_at=head["trained_at"],
-            kid=head["kid"],
-            recipe_hash=head["recipe_hash"],
+            **{name: head[name] for name in ("trained_at", "kid", "recipe_hash")},
             **promotion_fields,
             **{name: stats[name] for name in ("n_rows", "n_users", "n_items")},
         )
@@ -89,33 +81,22 @@ class Outcome:
 
     def log_failure(self, message: str, code: str, exit_code: int, fields: Mapping[str, Any]) -> TrainingOutcome:
         """Log an error, with additional `fields` of the event. Its text names the artifact if one is written."""
-        self.progress.close()
         if self.written.artifact is not None:
             message = f"{message}; {self.kept}"
         kid_field = {} if self.kid is None else {"kid": self.kid}
-        logs.emit(
-            events.TRAIN_ERROR,
-            error=message,
-            code=code,
-            name=self.name,
-            run_id=self.run_id,
-            exit_code=exit_code,
-            trained_at=now(),
-            **kid_field,
-            **fields,
+        return self._end(
+            events.TRAIN_ERROR, exit_code, error=message, code=code, trained_at=now(), **kid_field, **fields
         )
-        return replace(self.written, exit_code=exit_code)
 
     def log_interrupt(self, exit_code: int) -> TrainingOutcome:
         """Log that the training was interrupted, with the text `kept`."""
+        return self._end(events.TRAIN_INTERRUPTED, exit_code, kept=self.kept)
+
+    def _end(self, event: events.Event, exit_code: int, **fields: Any) -> TrainingOutcome:
+        """Log the last `event`, and return what was written with the exit code."""
+        # First, so that the event does not stand in the line of the display.
         self.progress.close()
-        logs.emit(
-            events.TRAIN_INTERRUPTED,
-            name=self.name,
-            run_id=self.run_id,
-            exit_code=exit_code,
-            kept=self.kept,
-        )
+        logs.emit(event, name=self.name, run_id=self.run_id, exit_code=exit_code, **fields)
         return replace(self.written, exit_code=exit_code)
 
 

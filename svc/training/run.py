@@ -101,24 +101,19 @@ def train_or_raise(loaded: LoadedRecipe, options: TrainOptions, settings: Settin
     return artifact
 
 
+@dataclass(eq=False)
 class _Run:
-    def __init__(
-        self,
-        loaded: LoadedRecipe,
-        options: TrainOptions,
-        settings: Settings,
-        progress: Progress,
-        server: ForkServer | None = None,
-    ) -> None:
-        self.loaded = loaded
-        self.options = options
-        self.settings = settings
-        self.progress = progress
-        self.server = server
-        self.name = loaded.recipe.name
-        self.inputs = Inputs(loaded.base_dir)
-        self.outcome = Outcome(self.name, options.run_id, progress)
-        self.report = RunReport(options.report, loaded, settings, progress)
+    loaded: LoadedRecipe
+    options: TrainOptions
+    settings: Settings
+    progress: Progress
+    server: ForkServer | None = None
+
+    def __post_init__(self) -> None:
+        self.name = self.loaded.recipe.name
+        self.inputs = Inputs(self.loaded.base_dir)
+        self.outcome = Outcome(self.name, self.options.run_id, self.progress)
+        self.report = RunReport(self.options.report, self.loaded, self.settings, self.progress)
 
     def run(self) -> TrainingOutcome:
         logs.emit(events.TRAINING_STARTED, recipe=self.name, run_id=self.options.run_id)
