@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from svc.env_file import MAX_BYTES, environment, key_list, read_lines
+from svc.env_file import environment, key_list, read_lines
 from svc.errors import ConfigError
 
 
@@ -133,7 +133,7 @@ def test_the_error_of_an_unusable_key_file_hides_its_content(tmp_path: Path) -> 
     """Setting both the variable and its `_FILE` form is an error too."""
     (tmp_path / "empty").write_text("# none yet\n,\n", encoding="utf-8")
     (tmp_path / "odd").write_bytes(b"\xff\xfe")
-    (tmp_path / "long").write_bytes(b"a:1\n" * (MAX_BYTES // 4 + 1))
+    (tmp_path / "long").write_bytes(b"a:1\n" * 2**18 + b"\n")
     unusable = {"none": "cannot be read", ".": "cannot be read", "odd": "is not UTF-8", "long": "is larger than"}
     for file, words in {**unusable, "empty": "has no entry"}.items():
         with pytest.raises(ConfigError, match=f"SVC_X_FILE: .*{words}"):

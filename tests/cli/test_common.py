@@ -52,6 +52,12 @@ def test_only_training_needs_the_variables_of_its_source(recipe_file: Path) -> N
     assert load(recipe_file, None, Settings(), for_serving=True)[0].recipe.name == "books"
 
 
+def test_a_recipe_whose_source_is_not_installed_is_refused_at_once(recipe_file: Path) -> None:
+    recipe_file.write_text(RECIPE.replace("type: csv", "type: kafka"))
+    with pytest.raises(RecipeError, match="'kafka' is not an installed source"):
+        load(recipe_file, ["SVC_RECIPE_ROWS=given.csv"], Settings())
+
+
 BOTH_FLAGS = ["--dev-allow-unsigned", "--i-understand-this-loads-arbitrary-code"]
 
 

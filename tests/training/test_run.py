@@ -18,7 +18,7 @@ from svc.artifact.store import read_verified
 from svc.errors import SignatureMismatch
 from svc.model.load_model import rehearse
 from svc.model.ranking.query import Query
-from svc.progress import Progress
+from svc.progress import Progress, State
 from svc.settings import Settings
 from svc.training import final_model
 from svc.training.judging import measurements
@@ -130,6 +130,25 @@ def test_a_ranking_time_above_the_limit_for_all_trials_ends_the_training_with_ad
     assert (result.exit_code, result.artifact) == (4, None)
     assert last(log)["code"] == "training_error"
     assert "training.max_rank_ms" in last(log)["error"]
+
+
+class Phases(list[str]):
+    """A display that keeps the name of each phase."""
+
+    def show(self, state: State) -> None:
+        if state.phase not in self:
+            self.append(state.phase)
+
+    def close(self) -> None: ...
+
+
+def test_a_training_and_a_refit_tell_their_phases(make_recipe: Make) -> None:
+    ends = ["measuring the winner", "training the final model", "writing the artifact"]
+    settings = Settings(signing_keys=f"k1:{'11' * 32}")
+    for refit, phases in ((False, ["splitting", "searching", *ends]), (True, ["splitting", *ends])):
+        seen = Phases()
+        train(make_recipe(), TrainOptions(run_id="r1", refit=refit), settings, Progress(seen))
+        assert seen == ["reading data", "cleansing", *phases]
 
 
 def test_a_training_signs_by_the_configured_algorithm(make_recipe: Make) -> None:

@@ -135,6 +135,11 @@ def blend_of(*heads: dict[str, Any]) -> dict[str, Any]:
     return {"best_class": BLEND, "best_params": {}, "parts": parts}
 
 
+def test_the_parts_of_a_live_blend_have_its_recency() -> None:
+    trial = incumbent.trial_of({**blend_of(TRANSITIONS, DECAYED), "recency": 0.4})
+    assert [trial.recency, *(part.recency for part in trial.parts)] == [0.4, 0.4, 0.4]
+
+
 @pytest.mark.parametrize(
     ("head", "reason"),
     [
