@@ -106,7 +106,8 @@ def cost_of_request(question: AnyQuestion | PageRequest | PopularQuery | RerankR
         return Cost.PLAIN
     if isinstance(question, PopularQuery):
         conditions = count_conditions(question.filters, RULED_CONDITIONS)
-        return cost_class(limit=1, profile=0, described=0, is_ruled=False, is_other=True, conditions=conditions)
+        limit, is_other = question.offset + question.limit, conditions > 0
+        return cost_class(limit=limit, profile=0, described=0, is_ruled=False, is_other=is_other, conditions=conditions)
     if isinstance(question, UsersRequest):
         return cost_class(limit=question.offset + question.limit, profile=0, described=0, is_ruled=True, is_other=False)
     features: Mapping[str, Any] = question.user_features or {}

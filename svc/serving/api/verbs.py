@@ -161,9 +161,7 @@ class Verbs:
         is_short, parse_arguments = _is_short(text, served), partial(parse_query, PopularQuery, arguments)
         question = parse_arguments() if is_short else await self._heavy.run(parse_arguments, budget.exclude)
         cost = cost_of_request(question)
-        # Without a filter the order is known, and the token that `authenticate` has taken is enough.
-        if question.filter is not None:  # charges before the filter is compiled, because that takes most of the time
-            await request.charge(cost, 1)
+        await request.charge(cost, 1)  # before the filter is compiled, because that takes most of the time
         answer = await self._find_ranking(question, self._thread(cost, text), served, budget, is_short=is_short)
         body = AnswerHeader(request.request_id, served.name, served.model_version).before(answer.encoded)
         return body if isinstance(body, bytes) else b"".join(body)
