@@ -35,7 +35,7 @@ from svc.settings import Settings
 from svc.training.data import fetch
 from svc.training.final_model import train_final
 from svc.training.fitting.export import assemble, to_scorer
-from svc.training.fitting.train import Builder, train_trial
+from svc.training.fitting.train import train_trial
 from svc.training.fitting.trial import TrialRecord
 from svc.training.fitting.warm_start import WarmStart
 from svc.training.judging.incumbent import trainable
@@ -368,7 +368,7 @@ class Learned:
 def learn(task: Task, params: Mapping[str, Any], epochs: int, seed: int, start: WarmStart | None = None) -> Learned:
     """iALS after so many epochs, from random vectors or from `start`."""
     matrix, began = task.matrix(dict(params)), time.process_time()
-    trained = Builder(seed, task.builder.threads).build(IALS, matrix, dict(params), {})
+    trained = replace(task.builder, seed=seed).build(IALS, matrix, dict(params), {})
     trained.start_learning()
     if start is not None:
         start.place(trained)

@@ -32,33 +32,18 @@ _DENSE_COPIES = 4
 """The memory that one training of DenseSLIM needs, as a number of dense float32 (items, items) matrices."""
 
 
-@dataclass(frozen=True, slots=True)
-class Threads:
-    """The numbers of threads for irspack.
-
-    `exact` is for algorithms whose results change in their last bits with the number of threads. `free` is for all
-    other algorithms.
-    """
-
-    exact: int
-    free: int
-
-    @classmethod
-    def choose(cls, wanted: int | None, *, available: int) -> Threads:
-        """Return the configured number `wanted` for both, or 1 for `exact` and `available` for `free` if it is None.
-
-        iALS, BPR and SLIM add floats in the order in which threads finish. With two threads, the last bits of their
-        results would differ from run to run.
-        """
-        return cls(exact=wanted or 1, free=wanted or available)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Builder:
-    """A factory of untrained recommenders with a fixed seed and number of threads."""
+    """A factory of untrained recommenders with a fixed seed and number of threads.
+
+    `threads` is the configured number of threads. If it is None, an algorithm gets one for each of `cores`, or a single
+    one if the number of threads changes its results. iALS, BPR and SLIM add floats in the order in which threads
+    finish. With two threads, the last bits of their results would differ from run to run.
+    """
 
     seed: int
-    threads: Threads
+    threads: int | None
+    cores: int
 
     def build(
         self,
@@ -80,7 +65,7 @@ class Builder:
         if algorithm.seed:
             fixed[algorithm.seed] = self.seed & 0x7FFFFFFF  # fits into a C int, also for larger seeds of a recipe
         if algorithm.threads:
-            fixed[algorithm.threads] = self.threads.exact if algorithm.threads_change_bits else self.threads.free
+            fixed[algorithm.threads] = self.threads or (1 if algorithm.threads_change_bits else self.cores)
         if algorithm.takes_features:
             fixed.update({f"{side}_features": encoded for side, encoded in features.items()})
         if algorithm.takes_times:

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from svc.training.data.fetch import TrainingData
 from svc.training.data.split import SplitMatrices
 from svc.training.data.weights import HALF_LIFE, WEIGHT_SCALE, positions_of
 from svc.training.fitting.algorithms.registry import ALGORITHMS, Space, nearest, search_space
-from svc.training.fitting.train import Builder, Threads, how_many_fit
+from svc.training.fitting.train import Builder, how_many_fit
 from svc.training.judging.evaluator import Evaluator, Evaluators
 from svc.training.judging.recency import HistoryOrder
 from svc.training.judging.task import Holdout, Task
@@ -65,9 +66,7 @@ def make_task(loaded: LoadedRecipe, data: TrainingData, parts: SplitMatrices, se
         training.parallelism, n_trials=plan.total, n_interactions=len(data.trained), n_items=_n_items(data)
     )
 
-    def builder(threads: int) -> Builder:
-        return Builder(training.seed, Threads.choose(settings.training_threads, available=threads))
-
+    builder = partial(Builder, training.seed, settings.training_threads)
     evaluator = Evaluator(
         parts.heldout,
         offset=parts.val_offset,

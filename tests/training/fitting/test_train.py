@@ -18,7 +18,6 @@ from svc.errors import FeatureRidgeFailed
 from svc.training.fitting.algorithms.registry import Epochs
 from svc.training.fitting.train import (
     Builder,
-    Threads,
     run_in_thread,
     train_epochs,
     train_to_best_epoch,
@@ -48,26 +47,16 @@ class SingularBuilder(Builder):
 def test_a_final_training_with_a_singular_system_says_what_to_change() -> None:
     """The search prunes a trial with this error. A final training has no other trial to use."""
     winner = TrialRecord(0, "IALSRecommender", {"n_components": 4}, "complete", 0.1, {"ndcg": 0.1}, 2, 1.0)
-    builder = SingularBuilder(1, Threads.choose(1, available=1))
+    builder = SingularBuilder(1, 1, 1)
     with pytest.raises(FeatureRidgeFailed, match="min_frequency"):
         train_trial(builder, winner, sparse.csr_matrix(np.eye(3)), {})
 
 
 @pytest.mark.parametrize(
-    ("wanted", "available", "expected"), [(None, 3, Threads(exact=1, free=3)), (2, 3, Threads(exact=2, free=2))]
-)
-def test_algorithms_whose_bits_depend_on_threads_have_one_by_default(
-    wanted: int | None, available: int, expected: Threads
-) -> None:
-    """All other algorithms use the available threads. A configured number applies to both kinds."""
-    assert Threads.choose(wanted, available=available) == expected
-
-
-@pytest.mark.parametrize(
     ("name", "seed", "n_threads"),
     [
-        ("IALSRecommender", 5, 2),
-        ("SLIMRecommender", None, 2),
+        ("IALSRecommender", 5, 1),
+        ("SLIMRecommender", None, 1),
         ("CosineKNNRecommender", None, 3),
         ("RP3betaRecommender", None, 3),
         ("TruncatedSVDRecommender", 5, None),
@@ -79,14 +68,16 @@ def test_a_recommender_has_the_seed_and_the_threads_of_its_algorithm(
 ) -> None:
     """A seed that is too large for the algorithm loses its upper bits.
 
-    Parameters that only the search uses are not passed to the recommender.
+    Algorithms whose bits depend on the number of threads have one by default, and all others one for each core. A
+    configured number applies to both kinds. Parameters that only the search uses are not passed to the recommender.
     """
     matrix = sparse.csr_matrix(np.eye(40, 30, dtype=np.float32))
     times = sparse.csr_matrix(np.eye(40, 30, dtype=np.int64))
-    builder = Builder((1 << 31) + 5, Threads(exact=2, free=3))
-    recommender = builder.build(name, matrix, {"half_life": "7d", "self_weight": 0.5}, {}, times)
-    assert (getattr(recommender, "random_seed", None), getattr(recommender, "n_threads", None)) == (seed, n_threads)
-    assert recommender.X_train_all.shape == (40, 30)
+    for wanted, expected in ((None, n_threads), (2, n_threads and 2)):
+        builder = Builder((1 << 31) + 5, wanted, 3)
+        recommender = builder.build(name, matrix, {"half_life": "7d", "self_weight": 0.5}, {}, times)
+        assert (getattr(recommender, "random_seed", None), getattr(recommender, "n_threads", None)) == (seed, expected)
+        assert recommender.X_train_all.shape == (40, 30)
 
 
 N_USERS, N_ITEMS = 4, 6

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import sparse
 
-from svc.training.fitting.train import Builder, Threads, train_epochs
+from svc.training.fitting.train import Builder, train_epochs
 from svc.training.judging.evaluator import Evaluator
 from svc.training.judging.intervals import paired_change
 from svc.training.judging.metrics import user_scores
@@ -41,7 +41,7 @@ class World:
     def train(self, seed: int) -> NDArray[np.int64]:
         """Return the rankings, (users, CUTOFF), of an iALS model trained from this seed."""
         params = {"n_components": 6, "alpha0": 0.1, "reg": 0.01, "mean_prior": False}
-        model = Builder(seed, Threads(1, 1)).build("IALSRecommender", self.history, params, {})
+        model = Builder(seed, 1, 1).build("IALSRecommender", self.history, params, {})
         train_epochs(model, epochs=8)
         everybody = Evaluator(sparse.csr_matrix(np.ones((N_USERS, N_ITEMS), np.float32)), offset=0, cutoff=CUTOFF)
         return np.array(everybody.rankings(ScoreRanker(model.get_score, self.history)))

@@ -12,7 +12,7 @@ from scipy import sparse
 from svc.recipe.algorithms import BLEND, TAKES_RECENCY
 from svc.training.data.weights import positions_of
 from svc.training.fitting.export import assemble, fold_in_users
-from svc.training.fitting.train import Builder, Threads, train_trial
+from svc.training.fitting.train import Builder, train_trial
 from svc.training.fitting.trial import TrialRecord
 from svc.training.judging.evaluator import Evaluator, Evaluators
 from svc.training.judging.recency import HistoryOrder
@@ -21,7 +21,7 @@ from tests import planned
 from tests.training.runs import Log, Make, last, run, training
 
 N_USERS, N_ITEMS, OFFSET, CUTOFF = 90, 60, 20, 12
-BUILDER = Builder(1, Threads.choose(1, available=1))
+BUILDER = Builder(1, 1, 1)
 FEW = {"n_components": 6}
 PARAMS = {
     "IALSRecommender": {**FEW, "alpha0": 0.1, "reg": 0.01},

@@ -13,7 +13,7 @@ from scipy import sparse
 from svc.model import codec
 from svc.recipe.algorithms import BLEND
 from svc.training.fitting.algorithms.registry import ALGORITHMS, search_space
-from svc.training.fitting.train import Builder, Threads, train_trial
+from svc.training.fitting.train import Builder, train_trial
 from svc.training.fitting.trial import TrialRecord
 from tests.training.runs import Make, header, payload, run
 
@@ -42,7 +42,7 @@ def _trial(name: str) -> TrialRecord:
 def _encoded(trial: TrialRecord) -> bytes:
     """Return the payload of a model that is trained with two threads."""
     matrix, times = _interactions()
-    builder = Builder(42, Threads.choose(None, available=2))
+    builder = Builder(42, None, 2)
     return b"".join(codec.encode(train_trial(builder, trial, matrix, {}, times)))
 
 

@@ -11,7 +11,7 @@ import pytest
 from optuna.trial import TrialState, create_trial
 from scipy import sparse
 
-from svc.training.fitting.train import Builder, Threads
+from svc.training.fitting.train import Builder
 from svc.training.judging.evaluator import Evaluator, Evaluators
 from svc.training.judging.recency import Fitted
 from svc.training.judging.task import Holdout
@@ -114,7 +114,7 @@ def test_a_trial_that_fails_screening_is_not_evaluated_on_all_users() -> None:
     There is no screening unless the evaluation has more users than a screening.
     """
     train, evaluators = problem()
-    objective = TrialObjective(Builder(1, Threads.choose(None, available=1)), Holdout(train, evaluators, {}))
+    objective = TrialObjective(Builder(1, None, 1), Holdout(train, evaluators, {}))
     good = {"top_k": 50, "shrinkage": 0.0, "feature_weighting": "NONE", "normalize": True}
     passed = run_trial(objective, TrialTask(0, "CosineKNNRecommender", good, screenings(0.1, 0.1, 0.1)))
     assert passed.state == "complete"

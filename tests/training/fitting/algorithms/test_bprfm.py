@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from svc.training.fitting.train import Builder, Threads, train_epochs
+from svc.training.fitting.train import Builder, train_epochs
 
 pytestmark = pytest.mark.skipif(find_spec("lightfm") is None, reason="lightfm comes with the extra `bprfm`")
 
@@ -19,7 +19,7 @@ def test_the_same_seed_gives_the_same_model() -> None:
     matrix = sparse.csr_matrix((np.random.default_rng(1).random((40, 30)) < 0.2).astype(np.float32))
 
     def items(seed: int) -> np.ndarray:
-        builder = Builder(seed, Threads.choose(None, available=1))
+        builder = Builder(seed, None, 1)
         trained = train_epochs(builder.build("BPRFMRecommender", matrix, {"n_components": 4}, {}), 3)
         return np.array(trained.get_item_embedding())
 
