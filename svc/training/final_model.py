@@ -76,7 +76,7 @@ def train_final(task: Task, result: SearchResult, learned: Learned | None = None
     aware = _feature_aware(task, result)
     cold_trial = None if aware is best or aware in best.parts else aware
     # A blend reads histories with the weights of each of its parts.
-    readings = best.readings_with(cold_trial)
+    readings = best.readings(cold_trial)
     times = (
         (interactions if sampled else task.data.trained).latest()
         if any(HALF_LIFE in reading for reading in readings)

@@ -189,7 +189,7 @@ def test_a_refit_keeps_the_scale_of_each_part(
     assert "weight_scale" not in head["best_params"]
     scales = {part["class"]: part["params"]["weight_scale"] for part in head["parts"]}
     assert scales == {"IALSRecommender": "log", "CosineKNNRecommender": "rank"}
-    assert trial_of(head).readings == [{"weight_scale": scale} for scale in scales.values()]
+    assert trial_of(head).readings() == [{"weight_scale": scale} for scale in scales.values()]
     capsys.readouterr()
     assert main.run(["inspect", str(searched.artifact), "--dev-allow-unsigned"]) == 0
     assert "rank (CosineKNN), log (IALS)" in capsys.readouterr().out

@@ -49,13 +49,11 @@ class TrialRecord:
         """Return the parameters that affect the values of histories: its half-life and its scale."""
         return {name: self.params[name] for name in (HALF_LIFE, WEIGHT_SCALE) if name in self.params}
 
-    @property
-    def readings(self) -> list[Params]:
-        """Return the distinct `of_history` of its parts that read histories, in their order, or its own alone."""
-        return self.readings_with(None)
+    def readings(self, cold: TrialRecord | None = None) -> list[Params]:
+        """Return the distinct `of_history` of its parts that read histories, in their order, or its own alone.
 
-    def readings_with(self, cold: TrialRecord | None) -> list[Params]:
-        """Return `readings`, followed by that of the cold-start part if it is another."""
+        That of the cold-start part `cold` comes last, if it is another.
+        """
         parts = [part for part in self.parts if part.algorithm != TOP_POP] or [self]
         trials = parts if cold is None else [*parts, cold]
         # By text, because dicts cannot be keys.
@@ -63,7 +61,7 @@ class TrialRecord:
 
     def weighing_of(self, part: TrialRecord) -> int:
         """Return the position in `readings` of that of one of its parts, 0 for popularity, which has none."""
-        readings = self.readings
+        readings = self.readings()
         return readings.index(part.of_history) if part.of_history in readings else 0
 
     @property

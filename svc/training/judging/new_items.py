@@ -167,7 +167,7 @@ def _fold(
     def trained(trial: TrialRecord) -> Scorer:
         return train_trial(task.builder, trial, matrix, features, times)
 
-    readings = best.readings_with(aware)
+    readings = best.readings(aware)
     (X, scale), *others = weighed = weigh(matrix, times, readings)  # noqa: N806
     positions = None
     if best.recency or aware.recency:

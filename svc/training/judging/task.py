@@ -81,7 +81,7 @@ class Holdout:
         `trained` is the trained scorer of `trial`. It is copied, because its user vectors are solved for again.
         Histories keep the order of `times` if they are `ordered` or the trial has a recency.
         """
-        weighed, recency = weigh(self.train, self.times, trial.readings), trial.recency
+        weighed, recency = weigh(self.train, self.times, trial.readings()), trial.recency
         positions = None if recency == 0.0 or self.order is None else self.order.positions
         if ordered and self.times is not None:
             positions = positions_of(self.times)
