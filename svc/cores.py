@@ -28,6 +28,7 @@ def usable_cores(root: Path = CGROUPS, own_group: Path = _OWN_GROUP) -> int:
     """
     try:
         by_affinity = len(os.sched_getaffinity(0))
+    # macOS cannot bind processes to cores.
     except AttributeError:
         by_affinity = os.cpu_count() or 1
     quota = min((limit for folder in _groups(root, own_group) if (limit := _quota(folder)) is not None), default=None)

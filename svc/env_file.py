@@ -53,6 +53,7 @@ def read_named_file(variable: str, path: str, *, is_secret: bool = False) -> byt
     """
     try:
         with Path(path).open("rb") as file:
+            # The mode of the open file, because its path may lead to another one by now.
             if is_secret and os.fstat(file.fileno()).st_mode & (stat.S_IRGRP | stat.S_IROTH):
                 raise ConfigError(f"{variable}: others may read {path}: give it mode 600")
             content = file.read(MAX_BYTES + 1)
@@ -155,6 +156,7 @@ def read_lines(path: Path) -> list[str]:
     Raises ConfigError for a malformed file, and for a file that others may read. Raises OSError if it cannot be read.
     """
     status = path.stat()
+    # Reading a named pipe would wait for its writer for ever.
     if not stat.S_ISREG(status.st_mode):
         raise ConfigError(f"{path} is not a regular file")
     if not _is_private(status):

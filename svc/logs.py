@@ -55,7 +55,7 @@ MAX_TEXT: Final = 32 << 10
 Of a longer text, the beginning and the end are logged.
 """
 _TAIL: Final = 8 << 10
-_MAX_DEPTH = 6
+_MAX_DEPTH = 6  # ends the walk through a list that contains itself
 _EVENT_WIDTH = 20
 _RED, _PLAIN = "\x1b[31m\x1b[1m", "\x1b[0m"
 

@@ -248,6 +248,7 @@ class Metrics:
         if not self._families:
             return _NOTHING
         key = (metric.name, *(labels[name] for name in metric.labels))
+        # 1.0 µs instead of 1.7 with `labels` of prometheus-client 0.26, which takes a lock.
         instrument = self._known.get(key)
         if instrument is None:
             family = self._families[metric.name]

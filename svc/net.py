@@ -195,6 +195,7 @@ def _send(client: httpx.Client, asked: _Request, url: httpx.URL, rules: HttpRule
     for address in addresses(url, rules):
         if asked.body is not None:
             asked.body.seek(0)
+        # The URL then has the address, so TLS gets the name for which the certificate must be.
         pinned = url.copy_with(host=address)  # a second lookup could return an address that nobody checked
         request = client.build_request(
             asked.method, pinned, headers=headers, content=asked.body, extensions={"sni_hostname": host}

@@ -59,6 +59,7 @@ class ObjectStore:
 
     def _call(self, method: str, *arguments: Any, n_bytes: int = 0, **options: Any) -> Any:
         """Run one operation of the file system on fsspec's thread. Its timeout grows with `n_bytes`."""
+        # The names with an underscore are the coroutines, which `sync` ends at a timeout.
         operation = getattr(self._fs, f"_{method}")
         timeout_s = self._timeout_s + n_bytes / LEAST_BYTES_PER_S
         return sync(self._fs.loop, operation, *arguments, timeout=timeout_s, **options)
@@ -131,6 +132,7 @@ def identity(info: Mapping[str, Any]) -> str:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    # Bounded, because contexts of errors can form a circle.
     for _ in range(8):
         if error is None:
             return

@@ -114,6 +114,7 @@ class TerminalBar:
     """
 
     def __init__(self) -> None:
+        # rich takes 40 ms to import, and only terminals need it.
         from rich.console import Console
         from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
         from rich.text import Text
@@ -147,6 +148,7 @@ class TerminalBar:
             for task in self._bar.task_ids:
                 self._bar.remove_task(task)
             self._bar.add_task(state.phase, total=None, detail="")
+        # An estimated total can be too low, such as that of a file of ids.
         total = None if state.total is None else max(state.total, state.done)
         self._bar.update(self._bar.task_ids[0], completed=state.done, total=total, detail=state.detail)
 

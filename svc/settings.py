@@ -72,6 +72,7 @@ def _number(text: str) -> float:
         value = float(text)
     except ValueError:
         raise ValueError("is not a number") from None
+    # NaN would pass all bounds, because its comparisons are false.
     if math.isnan(value) or value < 0:
         raise ValueError("is not a number of zero or more")
     return value
@@ -91,6 +92,7 @@ def parse_workers(text: str) -> int | None:
     """Return a number of workers, or None for `auto`. Raises ValueError."""
     if text == "auto":
         return None
+    # `int` also takes signs, blanks, underscores and digits of other scripts.
     is_short_number = text.isascii() and text.isdigit() and len(text) <= len(str(MOST_WORKERS))
     if not is_short_number or not 1 <= int(text) <= MOST_WORKERS:
         raise ValueError(f"is neither a whole number from 1 to {MOST_WORKERS} nor auto")
@@ -271,6 +273,7 @@ class Settings:
             if text:
                 values[item.name] = variable.read(text)
         if "max_payload_bytes" not in values:
+            # A server refuses a payload cap above the artifact cap, so the default follows a lower one.
             artifact_cap = values.get("max_artifact_bytes", 2 * GIB)
             values["max_payload_bytes"] = min(512 * MIB, artifact_cap)
         return cls(**values)

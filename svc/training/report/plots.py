@@ -52,6 +52,7 @@ def _svg(figure: Any, label: str, x: str, y: str = "", *, legend: bool = False) 
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "svc", "font.family": "sans-serif"}):
         figure.savefig(out, format="svg", metadata=_NO_METADATA, transparent=True)
     text = out.getvalue()
+    # HTML permits no XML declaration and no document type within a page.
     tag, _, rest = text[text.index("<svg") :].partition(">")
     # Without a size of its own, an SVG takes the width of its column.
     tag = _SIZES.sub("", tag).replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
@@ -85,6 +86,7 @@ def cost_plot(trials: Sequence[TrialRecord], metric: str, intervals: Mapping[str
     # The default marks powers of ten only, of which a short range has one or none.
     axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    # Labels of minor ticks would overlap.
     axes.xaxis.set_minor_locator(NullLocator())
     label = "Score of each trial against what a ranking costs"
     return _svg(figure, label, "milliseconds of a single ranking", metric, legend=True)
