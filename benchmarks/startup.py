@@ -286,11 +286,11 @@ def artifacts(n_bytes: int) -> dict[str, tuple[Parsed, SigningKeys]]:
     return {
         "HMAC": (
             Parsed(1, "k", header, content, content, hmac.digest(SEED, content, "sha256")),
-            SigningKeys((("k", SEED),)),
+            SigningKeys({"k": SEED}),
         ),
         "Ed25519": (
             Parsed(2, "k", header, content, content, signature),
-            SigningKeys((), (("k", ed25519.public_half(SEED)),)),
+            SigningKeys({}, {"k": ed25519.public_half(SEED)}),
         ),
     }
 

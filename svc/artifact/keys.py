@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -32,14 +33,14 @@ _PUBLIC_MARK = "ed25519:"
 
 @dataclass(frozen=True, slots=True)
 class SigningKeys:
-    """The keys of this process for signing and verification, as pairs of kid and 32 key bytes.
+    """The keys of this process for signing and verification, 32 bytes each, by kid.
 
     `entries` are secrets in the order of SVC_SIGNING_KEYS. The first entry signs, and every entry verifies. `public`
     keys only verify Ed25519 signatures.
     """
 
-    entries: tuple[tuple[str, bytes], ...] = field(repr=False)
-    public: tuple[tuple[str, bytes], ...] = ()
+    entries: Mapping[str, bytes] = field(repr=False)
+    public: Mapping[str, bytes] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.entries or self.public)
@@ -52,39 +53,26 @@ class SigningKeys:
         """
         if not self.entries:
             raise ConfigError("SVC_SIGNING_KEYS is empty: make a key with `svc keygen --type signing --kid <kid>`")
-        if looks_like_key(self.entries[0][0]):
+        kid, key = next(iter(self.entries.items()))
+        if looks_like_key(kid):
             raise ConfigError(
                 "SVC_SIGNING_KEYS: the kid of entry 1 looks like a key, and artifacts show the kid: if it is one, "
                 "make another key; else put a key with a short kid first, and keep this key for verification"
             )
-        return self.entries[0]
-
-    def get(self, kid: str) -> bytes | None:
-        return next((key for name, key in self.entries if name == kid), None)
+        return kid, key
 
     def public_of(self, kid: str) -> bytes | None:
         """Return the Ed25519 public key of `kid`, listed or derived from its secret, or None for an unknown kid."""
-        secret = self.get(kid)
-        if secret is not None:
-            return ed25519.public_half(secret)
-        return next((key for name, key in self.public if name == kid), None)
+        secret = self.entries.get(kid)
+        return self.public.get(kid) if secret is None else ed25519.public_half(secret)
 
     def kids(self) -> list[str]:
-        return list(dict.fromkeys(kid for kid, _ in (*self.entries, *self.public)))
-
-    def fingerprints(self) -> list[dict[str, str]]:
-        """Return the kid and fingerprint of each signing key, for the event `security.posture`."""
-        return [{"kid": kid, "fingerprint": fingerprint(key)} for kid, key in self.entries]
-
-    def public_fingerprints(self) -> list[dict[str, str]]:
-        """Return the kid and fingerprint of each verification key, for the event `security.posture`."""
-        return [{"kid": kid, "fingerprint": fingerprint(key)} for kid, key in self.public]
+        return [*{**self.entries, **self.public}]
 
     def with_development(self) -> SigningKeys:
         """Return these keys, followed by the development key unless its kid is taken."""
-        if self.get(DEVELOPMENT_KID) is not None:
-            return self
-        return SigningKeys((*self.entries, *development_keys().entries), self.public)
+        development = {DEVELOPMENT_KID: self.entries.get(DEVELOPMENT_KID, _DEVELOPMENT_KEY)}
+        return SigningKeys({**self.entries, **development}, self.public)
 
 
 def looks_like_key(kid: str) -> bool:
@@ -97,12 +85,17 @@ def fingerprint(key: bytes) -> str:
     return hashlib.sha256(key).hexdigest()[:8]
 
 
+def fingerprints(keys: Mapping[str, bytes]) -> list[dict[str, str]]:
+    """Return the kid and fingerprint of each key, for the event `security.posture`."""
+    return [{"kid": kid, "fingerprint": fingerprint(key)} for kid, key in keys.items()]
+
+
 def parse_signing_keys(text: str, name: str = "SVC_SIGNING_KEYS") -> SigningKeys:
     """Parse keys in the format of `SVC_SIGNING_KEYS`. An empty text gives no keys. Messages call the text `name`.
 
     Raises ConfigError, which names the number of the faulty entry or the repeated kid, but never a key.
     """
-    return SigningKeys(tuple(_parse(text, name).items()))
+    return SigningKeys(_parse(text, name))
 
 
 def load_signing_keys(settings: Settings) -> SigningKeys:
@@ -116,7 +109,7 @@ def load_signing_keys(settings: Settings) -> SigningKeys:
         # `public_of` would prefer the secret, and refuse all that the listed public key verifies.
         if secret.public_of(kid) not in (None, key):
             raise ConfigError(f"SVC_VERIFY_KEYS: the kid {kid!r} has another key in SVC_SIGNING_KEYS: rename one")
-    return SigningKeys(secret.entries, tuple(public.items()))
+    return SigningKeys(secret.entries, public)
 
 
 def public_entry(kid: str, key: bytes) -> str:
@@ -149,12 +142,12 @@ def _parse(text: str, name: str, mark: str = "") -> dict[str, bytes]:
 
 def development_keys() -> SigningKeys:
     """Return the development key, with which unsigned mode signs. Everyone knows it, so signatures prove nothing."""
-    return SigningKeys(((DEVELOPMENT_KID, _DEVELOPMENT_KEY),))
+    return SigningKeys({DEVELOPMENT_KID: _DEVELOPMENT_KEY})
 
 
 def is_development(kid: str, keys: SigningKeys) -> bool:
     """Return whether the key of `kid` is the development key, which everyone knows."""
-    return keys.get(kid) == _DEVELOPMENT_KEY
+    return keys.entries.get(kid) == _DEVELOPMENT_KEY
 
 
 def signer_fingerprint(key: bytes, signature: Signature) -> str:
@@ -172,7 +165,7 @@ def verify(parsed: Parsed, keys: SigningKeys) -> None:
     public key is never used as an HMAC secret, because everyone who knows it could then sign.
     """
     if parsed.format_version == HMAC_VERSION:
-        key = keys.get(parsed.kid)
+        key = keys.entries.get(parsed.kid)
         holds = key is not None and _has_hmac(parsed, key)
     else:
         key = keys.public_of(parsed.kid)

@@ -154,11 +154,32 @@ class Blob:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The location of a new artifact, and of its pointer with `append_sha`. Without, `pointer` is None."""
+    """A written artifact, and whether it is live.
+
+    - `artifact` is its location. `pointer` is the path that servers read. It is None if it leads to another artifact,
+      and for `always_overwrite`, where servers read `artifact` itself.
+    - `promoted` tells whether the new artifact went live. `held` tells whether it did not because a hold is set.
+    - `live` is the version that the pointer names now, if the artifact has a log line. It is None if there is no
+      pointer, or if the signed log does not confirm that version.
+    """
 
     artifact: str
     pointer: str | None
     written: Written
+    promoted: bool = True
+    held: bool = False
+    live: str | None = None
+
+    @property
+    def sha8(self) -> str:
+        return self.written.sha256_hex[:SHA8]
+
+    @property
+    def kept(self) -> str:
+        """Return the words about the new artifact that are logged if the training later fails or is interrupted."""
+        if not self.promoted:
+            return f"the new artifact {self.artifact} is written, and not live"
+        return f"the new artifact {self.pointer or self.artifact} is in place"
 
 
 class Folder(Protocol):
@@ -283,7 +304,7 @@ class Store:
     def put_version(self, write: Callable[[BinaryIO], Written]) -> tuple[str, Written]:
         """Write a version without moving the pointer. Returns the first 8 hex digits of its sha256."""
         written = self._folder.put(write, lambda made: _target_name(self._name, made.sha256_hex))
-        return written.sha256_hex[:8], written
+        return written.sha256_hex[:SHA8], written
 
     def point_to(self, sha8: str) -> None:
         target = _target_name(self._name, sha8)

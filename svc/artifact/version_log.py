@@ -257,7 +257,7 @@ def _problem(fields: Mapping[str, Any], keys: SigningKeys) -> str:
         key = keys.public_of(kid)
         is_valid = key is not None and ed25519.is_signed(key, code, ed25519.LOG_LINE, digest)
     else:
-        key = keys.get(kid)
+        key = keys.entries.get(kid)
         is_valid = key is not None and hmac.compare_digest(hmac.digest(key, ed25519.LOG_LINE + digest, "sha256"), code)
     if key is None:
         # Anyone can write a line, so only a valid kid reaches the terminal.

@@ -25,7 +25,7 @@ from svc.artifact.keys import SigningKeys
 from svc.artifact.layout import Parsed, Written
 from svc.artifact.lock import run_lock
 from svc.artifact.replay import recipe_of, serial_of
-from svc.artifact.store import Blob, Store, locate_error, open_store, verify_blob
+from svc.artifact.store import Blob, Published, Store, locate_error, open_store, verify_blob
 from svc.artifact.version_log import Action, Line, VersionLog
 from svc.errors import ArtifactError, ArtifactMisplaced, ArtifactWriteError, NoSuchVersion
 from svc.settings import Settings
@@ -59,23 +59,6 @@ class Version:
         """Return the fields for JSON. `reused_from` and `score_with_order` are left out if they are None."""
         optional = ("reused_from", "score_with_order")
         return {name: value for name, value in asdict(self).items() if name not in optional or value is not None}
-
-
-@dataclass(frozen=True, slots=True)
-class TrainedVersion:
-    """A version that a training wrote.
-
-    `promoted` tells whether the pointer moved to the version. `held` tells whether it did not move and a hold is set.
-    `live` is the version that the pointer names now. It is None if there is no pointer, or if the signed log does not
-    confirm that version.
-    """
-
-    sha8: str
-    artifact: str
-    written: Written
-    promoted: bool
-    held: bool
-    live: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +188,7 @@ class Versions:
 
     def publish(
         self, write: Callable[[BinaryIO], Written], header: Mapping[str, Any], *, move: bool, keep: int | None
-    ) -> TrainedVersion:
+    ) -> Published:
         """Write a new version. If `move` is True and no hold is set, make the version live.
 
         If there is no pointer yet, a hold does not prevent this. With `keep`, older versions than the newest `keep` are
@@ -241,9 +224,9 @@ class Versions:
             if keep is not None:
                 # After the pointer moved: a server that followed the old one reads it again if its version is gone.
                 self._tidy(keep)
-        return TrainedVersion(
-            sha8, self._store.uri_of_version(sha8), written, promoted, log.held and not promoted, line.live
-        )
+        held = log.held and not promoted
+        pointer = self.uri if promoted else None
+        return Published(self._store.uri_of_version(sha8), pointer, written, promoted, held, line.live)
 
     @contextmanager
     def _withdrawn_on_error(self, sha8: str) -> Iterator[None]:
@@ -340,7 +323,7 @@ class Versions:
         write = rewrite(parsed)
         if write is None:
             return []
-        new = None if dry_run else self._store.publish(write, "always_overwrite").written.sha256_hex[:8]
+        new = None if dry_run else self._store.publish(write, "always_overwrite").sha8
         return [Rewritten(blob.sha256[:8], new, live=True)]
 
     def _make_live(

@@ -13,7 +13,7 @@ from pathlib import Path
 import trio
 
 from svc import __version__, events, logs
-from svc.artifact.keys import SigningKeys, development_keys, load_signing_keys
+from svc.artifact.keys import SigningKeys, development_keys, fingerprints, load_signing_keys
 from svc.artifact.replay import ReplayGuard
 from svc.artifact.store import open_store
 from svc.errors import ConfigError
@@ -97,8 +97,8 @@ def serve(
     process.tune()
     logs.emit(
         events.SECURITY_POSTURE,
-        signing_keys=keys.fingerprints(),
-        **({"verify_keys": keys.public_fingerprints()} if keys.public else {}),
+        signing_keys=fingerprints(keys.entries),
+        **({"verify_keys": fingerprints(keys.public)} if keys.public else {}),
         api_keys_configured=len(api_keys),
         env=settings.env,
         unsafe_modes=options.unsafe_modes,
@@ -253,7 +253,7 @@ async def _renew_keys(
             fleet.tell("certificate", certificate)
     # After the new keys, which may verify the artifacts that the old keys refused.
     watcher.try_refused_again()
-    logs.emit(events.KEYS_RELOADED, signing_keys=keys.fingerprints(), api_keys_configured=len(api_keys))
+    logs.emit(events.KEYS_RELOADED, signing_keys=fingerprints(keys.entries), api_keys_configured=len(api_keys))
 
 
 def _watcher(

@@ -13,8 +13,8 @@ from svc import events, logs
 from svc.progress import Progress
 
 if TYPE_CHECKING:
+    from svc.artifact.store import Published
     from svc.training.judging.search_result import SearchResult
-    from svc.training.publishing.publication import Publication
 
 INTERNAL_ERROR = "internal_error"
 _FAILED = 4
@@ -50,7 +50,7 @@ class Outcome:
     written: TrainingOutcome = TrainingOutcome(0)
 
     def done(
-        self, head: Mapping[str, Any], published: Publication, result: SearchResult, recipe: Path, exit_code: int
+        self, head: Mapping[str, Any], published: Published, result: SearchResult, recipe: Path, exit_code: int
     ) -> None:
         """Log that a training wrote an artifact. `head` is the artifact's header, `recipe` the file of the recipe."""
         stats = head["data_stats"]

@@ -89,7 +89,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> LoadedRecipe:
 
 def signed(payload: list[Any], kid: str = "k1", signature: layout.Signature = "hmac", **more: Any) -> bytes:
     out = io.BytesIO()
-    key = KEYS.get(kid)
+    key = KEYS.entries.get(kid)
     assert key is not None
     layout.write(out, kid=kid, key=key, header=header(**more), payload=payload, signature=signature)
     return out.getvalue()
@@ -305,7 +305,7 @@ def test_only_an_ed25519_signature_of_this_content_and_context_is_accepted(
         assert isinstance(refused(data + forged), SignatureMismatch)
 
 
-PUBLIC = load_signing_keys(Settings(verify_keys=",".join(public_entry(kid, key) for kid, key in KEYS.entries)))
+PUBLIC = load_signing_keys(Settings(verify_keys=",".join(public_entry(kid, key) for kid, key in KEYS.entries.items())))
 
 
 def as_version(data: bytes, version: int) -> bytes:
@@ -343,7 +343,7 @@ def test_a_server_with_public_keys_alone_accepts_no_hmac(
 def test_a_server_with_public_keys_alone_serves_ed25519_artifacts(recipe: LoadedRecipe) -> None:
     """The server has no key that could sign."""
     assert Loader(SETTINGS, PUBLIC, {}).load(recipe, Store(Bytes(small(0, "k2", "ed25519")), "a.svc")) is not None
-    assert PUBLIC.entries == ()
+    assert PUBLIC.entries == {}
     with pytest.raises(ConfigError, match="svc keygen"):
         _ = PUBLIC.active
 

@@ -16,6 +16,7 @@ from svc.artifact.keys import (
     SigningKeys,
     development_keys,
     fingerprint,
+    fingerprints,
     is_development,
     load_signing_keys,
     parse_signing_keys,
@@ -108,7 +109,7 @@ def test_a_fingerprint_is_the_start_of_the_sha256() -> None:
     """A fingerprint is the first 8 hex characters of the key's sha256."""
     key = bytes.fromhex(A)
     assert fingerprint(key) == hashlib.sha256(key).hexdigest()[:8]
-    assert parse_signing_keys(f"a:{A}").fingerprints() == [{"kid": "a", "fingerprint": fingerprint(key)}]
+    assert fingerprints(parse_signing_keys(f"a:{A}").entries) == [{"kid": "a", "fingerprint": fingerprint(key)}]
 
 
 def test_the_repr_of_keys_shows_no_key() -> None:
@@ -145,7 +146,7 @@ def test_the_development_key_is_refused_in_a_list() -> None:
 
 def test_one_changed_bit_of_the_signature_is_a_mismatch() -> None:
     """A changed bit in any byte of the signature is detected."""
-    keys = SigningKeys((("a", bytes(32)),))
+    keys = SigningKeys({"a": bytes(32)})
     good = signed("a", bytes(32))
     for place in range(32):
         wrong = bytearray(good.signature)
@@ -175,8 +176,8 @@ def test_a_public_key_verifies_ed25519_and_nothing_else() -> None:
             verify(signed(kid, keys.public_of(kid) or b""), keys)
     with pytest.raises(ConfigError, match="svc keygen"):
         _ = keys.active
-    assert keys.fingerprints() == []
-    assert [shown["kid"] for shown in keys.public_fingerprints()] == ["a", "b"]
+    assert fingerprints(keys.entries) == []
+    assert [shown["kid"] for shown in fingerprints(keys.public)] == ["a", "b"]
 
 
 def test_keys_rotate_between_hmac_and_ed25519() -> None:

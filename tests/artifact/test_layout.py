@@ -18,7 +18,7 @@ from svc.artifact.keys import SigningKeys, verify
 from svc.errors import ArtifactError, HeaderInvalid, HeaderTooLarge, MagicMismatch, PayloadTooLarge, UnsupportedFormat
 
 KID, KEY = "2026-a", bytes(range(32))
-KEYS = SigningKeys(((KID, KEY),))
+KEYS = SigningKeys({KID: KEY})
 HEADER = {"recipe_name": "movies", "best_score": 0.25, "title": "Amélie"}
 PAYLOAD = [b"payload ", b"", memoryview(b"in pieces")]
 CAP = 1 << 20

@@ -21,8 +21,8 @@ from svc.artifact.versions import Versions
 from svc.errors import ArtifactError, ArtifactMisplaced, NoSuchVersion
 from svc.settings import Settings
 
-KEYS = SigningKeys((("a", bytes(range(32))),))
-NEXT_KEYS = SigningKeys((("b", bytes(range(1, 33))),))
+KEYS = SigningKeys({"a": bytes(range(32))})
+NEXT_KEYS = SigningKeys({"b": bytes(range(1, 33))})
 MOST = replay.MAX_SERIAL
 
 
@@ -191,7 +191,7 @@ def test_the_serial_of_an_unsigned_line_is_not_signed(shop: Shop) -> None:
 
 def test_serials_of_another_key_are_not_signed(tmp_path: Path) -> None:
     """The owner of another listed key cannot use up the serials of this one through an operator's command."""
-    both = SigningKeys((*KEYS.entries, *NEXT_KEYS.entries))
+    both = SigningKeys({**KEYS.entries, **NEXT_KEYS.entries})
     shop = Shop(tmp_path, both)
     first = shop.train()
     kid, key = NEXT_KEYS.active
@@ -244,7 +244,7 @@ def test_a_training_with_both_keys_carries_a_hold_to_the_next_key(shop: Shop) ->
     shop.keys = NEXT_KEYS
     assert not shop.versions.log().held
     assert any("its key a is not here" in problem and "hold" in problem for problem in shop.versions.problems())
-    shop.keys = SigningKeys((*NEXT_KEYS.entries, *KEYS.entries))
+    shop.keys = SigningKeys({**NEXT_KEYS.entries, **KEYS.entries})
     shop.train()
     shop.keys = NEXT_KEYS
     assert shop.versions.log().held

@@ -19,8 +19,8 @@ from svc.artifact.version_log import (
 )
 from svc.settings import Settings
 
-KEYS = SigningKeys((("a", bytes(range(32))),))
-OTHERS = SigningKeys((("b", bytes(range(1, 33))),))
+KEYS = SigningKeys({"a": bytes(range(32))})
+OTHERS = SigningKeys({"b": bytes(range(1, 33))})
 
 
 def line(sha8: str, before: str | None = None, action: str = "train", *, held: bool = False) -> Line:
@@ -123,7 +123,7 @@ def test_versions_that_a_rollback_replaced_are_not_earlier_versions() -> None:
 
 
 SEED = bytes(range(32))
-SECRET = SigningKeys((("k1", SEED),))
+SECRET = SigningKeys({"k1": SEED})
 PUBLIC = load_signing_keys(Settings(verify_keys=public_entry("k1", SEED)))
 MOVE = Line(
     "2026-11-22T00:00:00+00:00", "rollback", "abababab", None, "abababab", False, sha256="ab" * 32, from_serial=7
@@ -151,7 +151,7 @@ def test_only_log_lines_with_a_valid_signature_are_read(signature: Any) -> None:
         json.dumps(content | {"signature": "00" * (32 if signature == "hmac" else 64)}),
         json.dumps(content | {"signature": content["signature"][:-2]}),
         json.dumps(content | {"signature": 5}),
-        alone(MOVE, SigningKeys((("k1", bytes(32)),)), signature).decode(),
+        alone(MOVE, SigningKeys({"k1": bytes(32)}), signature).decode(),
         *(
             "",
             "{",
@@ -173,7 +173,7 @@ def test_an_hmac_with_a_public_key_is_no_valid_signature() -> None:
     """Everyone knows the public key, so an HMAC by it proves nothing."""
     public = PUBLIC.public_of("k1")
     assert public is not None
-    assert parse(alone(MOVE, SigningKeys((("k1", public),))), PUBLIC).lines == ()
+    assert parse(alone(MOVE, SigningKeys({"k1": public})), PUBLIC).lines == ()
     assert parse(alone(MOVE), PUBLIC).lines == ()
 
 

@@ -16,13 +16,13 @@ import pytest
 from svc import logs
 from svc.artifact import layout, version_log
 from svc.artifact.keys import SigningKeys
-from svc.artifact.store import Store, open_store
-from svc.artifact.versions import TrainedVersion, Versions
+from svc.artifact.store import Published, Store, open_store
+from svc.artifact.versions import Versions
 from svc.errors import ArtifactError, ArtifactWriteError, NoSuchVersion
 from svc.settings import Settings
 
-KEYS = SigningKeys((("a", bytes(range(32))),))
-OTHERS = SigningKeys((("b", bytes(range(1, 33))),))
+KEYS = SigningKeys({"a": bytes(range(32))})
+OTHERS = SigningKeys({"b": bytes(range(1, 33))})
 
 
 class Shelf:
@@ -40,7 +40,7 @@ class Shelf:
 
     def train(
         self, *, move: bool = True, keep: int | None = None, decision: str | None = None, trained_at: str = ""
-    ) -> TrainedVersion:
+    ) -> Published:
         self.minute += 1
         header: dict[str, Any] = {
             "trained_at": trained_at or f"2099-01-01T00:{self.minute:02d}:00+00:00",
@@ -348,7 +348,7 @@ def test_lines_can_be_signed_with_ed25519(tmp_path: Path) -> None:
     shelf = Shelf(tmp_path, Settings(artifact_signature="ed25519"))
     shelf.train()
     shelf.train()
-    public = SigningKeys((), tuple((kid, KEYS.public_of(kid) or b"") for kid, _ in KEYS.entries))
+    public = SigningKeys({}, {kid: KEYS.public_of(kid) or b"" for kid in KEYS.entries})
     assert Versions(shelf.uri, public, shelf.settings).log().problems == ()
     shelf.log.write_text(shelf.log.read_text().replace('"held": false', '"held": true', 1))
     assert any("changed" in problem for problem in Versions(shelf.uri, public, shelf.settings).log().problems)

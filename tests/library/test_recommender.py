@@ -258,7 +258,7 @@ def test_text_mapping_and_environment_give_the_same_keys() -> None:
     for given in (f"a:{KEY},b:{OTHER}", {"a": KEY, "b": OTHER}):
         keys = signing_keys(given, Settings())
         assert keys.active == ("a", bytes.fromhex(KEY))
-        assert keys.get("b") == bytes.fromhex(OTHER)
+        assert keys.entries["b"] == bytes.fromhex(OTHER)
     assert keys_text(None, Settings(signing_keys=f"a:{KEY}")) == f"a:{KEY}"
 
 

@@ -12,7 +12,7 @@ import pytest
 import structlog
 
 from svc import events
-from svc.artifact.keys import SigningKeys, parse_signing_keys
+from svc.artifact.keys import SigningKeys, fingerprints, parse_signing_keys
 from svc.artifact.lock import run_lock
 from svc.artifact.store import read_verified
 from svc.errors import SignatureMismatch
@@ -157,10 +157,10 @@ def test_a_training_signs_by_the_configured_algorithm(make_recipe: Make) -> None
     settings = Settings(signing_keys=key, artifact_signature="ed25519")
     result = train(make_recipe(), TrainOptions(run_id="r1"), settings, Progress())
     assert result.artifact is not None
-    public = SigningKeys((), (("k1", parse_signing_keys(key).public_of("k1") or b""),))
+    public = SigningKeys({}, {"k1": parse_signing_keys(key).public_of("k1") or b""})
     _, parsed = read_verified(result.artifact, public, Settings())
     assert (parsed.format_version, parsed.header["format_version"]) == (2, 2)
-    assert parsed.header["fingerprint"] == public.public_fingerprints()[0]["fingerprint"]
+    assert parsed.header["fingerprint"] == fingerprints(public.public)[0]["fingerprint"]
     with pytest.raises(SignatureMismatch):
         read_verified(result.artifact, parse_signing_keys(f"k1:{'12' * 32}"), Settings())
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -18,7 +17,7 @@ from svc import events, logs
 from svc.artifact import layout, replay, version_log
 from svc.artifact.keys import SigningKeys
 from svc.artifact.layout import Written
-from svc.artifact.store import open_store, read_verified
+from svc.artifact.store import Published, open_store, read_verified
 from svc.artifact.versions import Versions
 from svc.errors import ArtifactError, ArtifactWriteError, LockContestedError, ModelNotServable, SvcError
 from svc.model import codec
@@ -27,35 +26,9 @@ from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
 
 
-@dataclass(frozen=True, slots=True)
-class Publication:
-    """A written artifact, and whether it is live.
-
-    - `artifact` is its location. `pointer` is the path that servers read. It is None if it leads to another artifact,
-      and for `always_overwrite`, where servers read `artifact` itself.
-    - `promoted` is True if the new artifact went live. `held` is True if it did not because an operator holds the live
-      version.
-    - `live` is the version that stayed live instead. It is None if there is none or if the new artifact went live.
-    """
-
-    artifact: str
-    pointer: str | None
-    written: Written
-    promoted: bool = True
-    held: bool = False
-    live: str | None = None
-
-    @property
-    def kept(self) -> str:
-        """Return the words about the new artifact that are logged if the training later fails or is interrupted."""
-        if not self.promoted:
-            return f"the new artifact {self.artifact} is written, and not live"
-        return f"the new artifact {self.pointer or self.artifact} is in place"
-
-
 def publish(
     loaded: LoadedRecipe, head: Mapping[str, Any], model: Any, keys: SigningKeys, settings: Settings, *, move: bool
-) -> Publication:
+) -> Published:
     """Write `model` with the header `head`, and make it live if that is allowed.
 
     A recipe with `output.keep` or a `promotion` block starts a log of versions. An existing log is always continued.
@@ -99,23 +72,19 @@ def publish(
 
 def _publish(
     loaded: LoadedRecipe, head: Mapping[str, Any], write: Any, keys: SigningKeys, settings: Settings, *, move: bool
-) -> Publication:
+) -> Published:
     output = loaded.recipe.output
     versions = Versions(loaded.output_uri, keys, settings, recipe=loaded.recipe.name)
     # A log that exists is continued even without its settings, because a version without a line counts as a problem.
     is_logged = output.keep or loaded.recipe.promotion is not None or versions.has_log()
     if output.versioning == "always_overwrite" or not is_logged:
-        published = open_store(loaded.output_uri, settings).publish(write, output.versioning)
-        return Publication(published.artifact, published.pointer, published.written)
+        return open_store(loaded.output_uri, settings).publish(write, output.versioning)
     try:
-        done = versions.publish(write, head, move=move, keep=output.keep)
+        return versions.publish(write, head, move=move, keep=output.keep)
     except LockContestedError as error:  # its exit code would tell schedulers that another training runs
         raise ArtifactWriteError(
             f"the trained model is not written: {error.message}; end it if it hangs, and train again"
         ) from error
-    pointer = versions.uri if done.promoted else None
-    stayed = None if done.promoted else done.live
-    return Publication(done.artifact, pointer, done.written, done.promoted, done.held, stayed)
 
 
 def _warn_of_caps(written: Written, settings: Settings) -> None:

@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 import svc
-from svc.artifact.keys import development_keys
+from svc.artifact.keys import development_keys, fingerprints
 from svc.recipe.load import LoadedRecipe
 from svc.training import run as runs
 from svc.training.fitting.trial import TrialRecord
@@ -77,7 +77,7 @@ def test_a_header_names_its_recipe_run_and_versions(make_recipe: Make) -> None:
     measured = {name: head.pop(name) for name in ("trained_at", "rank_ms", "evaluation", "data_stats", "tuning")}
     assert head == {
         "kid": "dev",
-        "fingerprint": development_keys().fingerprints()[0]["fingerprint"],
+        "fingerprint": fingerprints(development_keys().entries)[0]["fingerprint"],
         "format_version": 1,
         "svc_version": svc.__version__,
         "python_version": platform.python_version(),
