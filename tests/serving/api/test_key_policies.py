@@ -65,6 +65,7 @@ def by_name(name: str) -> Endpoint:
         ("shop: {rate: 5/s, burst: 0}", "burst: 0"),
         ("shop: {expires: 2027-02-30}", "is not a day"),
         ("shop: {expires: tomorrow}", "is not a day"),
+        (f"shop: {{recipes: [{'a, ' * 1001}]}}", "recipes: a list of 1001"),
     ],
 )
 def test_invalid_policies_are_refused_with_the_path_of_the_field(text: str, message: str) -> None:

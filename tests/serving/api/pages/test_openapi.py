@@ -81,11 +81,20 @@ def test_every_reference_resolves() -> None:
     assert set(references(whole)) <= known
 
 
-def test_every_operation_has_a_summary() -> None:
-    """Generators name and document their methods by it."""
-    paths = document(__version__, has_keys=True, has_metrics=True)["paths"].values()
-    operations = [operation for path in paths for name, operation in path.items() if name != "parameters"]
-    assert all(operation["summary"] for operation in operations)
+def test_every_operation_has_a_summary_and_a_tag() -> None:
+    """Generators name and document their methods by them."""
+    paths = document(__version__, has_keys=True, has_metrics=True)["paths"]
+    for path, rows in paths.items():
+        operations = [operation for name, operation in rows.items() if name != "parameters"]
+        assert all(operation["summary"] for operation in operations)
+        tag = (
+            "Recommendations"
+            if "}:" in path
+            else "Recipes and their items"
+            if "recipes" in path
+            else "Health and metrics"
+        )
+        assert all(operation["tags"] == [tag] for operation in operations), path
 
 
 def test_fields_with_free_objects_are_described() -> None:
