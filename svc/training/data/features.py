@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -54,6 +54,13 @@ class FittedSide:
 
     encoder: SideEncoder
     matrix: sparse.csr_matrix
+
+    def blocks(self) -> Iterator[tuple[Column, sparse.csr_matrix]]:
+        """Yield each encoded column with its part of `matrix`, (ids, column.width)."""
+        start = 0
+        for column in self.encoder.encoders:
+            yield column, self.matrix[:, start : start + column.width]
+            start += column.width
 
 
 def fit_side(frame: pd.DataFrame, side: Any, name: SideName, ids: Sequence[str], settings: Settings) -> FittedSide:

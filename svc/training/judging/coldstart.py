@@ -17,6 +17,7 @@ intervals are computed over the ten folds (Student's t), not over users.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -77,8 +78,13 @@ def evaluate_cold_start(task: Task, trial: TrialRecord, result: SearchResult) ->
         if is_too_much(count * training_work(trial, matrix), search_work(result, matrix)):
             sides[side] = TOO_MUCH
             continue
-        sides[side] = _evaluate_side(side, task, trial, matrix)
-        _emit(side, task, sides[side])
+        sides[side] = measured = _evaluate_side(side, task, trial, matrix)
+        if "model" in measured:
+            metric = task.holdout.metric
+            score, popularity_score = measured["model"][metric], measured["popularity"][metric]
+            logs.emit(
+                events.COLD_START_EVALUATED, side=side, metric=metric, score=score, popularity_score=popularity_score
+            )
     return sides
 
 
@@ -108,18 +114,6 @@ def search_work(result: SearchResult, matrix: sparse.csr_matrix) -> float:
     return sum(training_work(trial, matrix) for trial in result.completed if trial.algorithm == FEATURE_AWARE)
 
 
-def _emit(side: str, task: Task, measured: Mapping[str, Any]) -> None:
-    if "model" in measured:
-        metric = task.holdout.metric
-        logs.emit(
-            events.COLD_START_EVALUATED,
-            side=side,
-            metric=metric,
-            score=measured["model"][metric],
-            popularity_score=measured["popularity"][metric],
-        )
-
-
 def _evaluate_side(side: SideName, task: Task, winner: TrialRecord, matrix: sparse.csr_matrix) -> dict[str, Any]:
     """Return the figures of one side for the header, or `{"skipped": reason}`.
 
@@ -132,17 +126,8 @@ def _evaluate_side(side: SideName, task: Task, winner: TrialRecord, matrix: spar
     axis = 0 if side == "user" else 1
     training = task.loaded.recipe.training
     times = task.data.trained.latest() if HALF_LIFE in winner.params else None
-
-    def measure(number: int, held: NDArray[np.int64]) -> tuple[Evaluator, Measured] | None:
-        truth = (matrix[held] if side == "user" else matrix[:, held]).tocsr()
-        if not truth.nnz:
-            return None
-        cutoff = min(training.cutoff, truth.shape[1])
-        evaluator = Evaluator(truth, offset=0, cutoff=cutoff, weighted=training.weighted_metric)
-        rng = np.random.default_rng([training.split.seed + number, 11])
-        return evaluator, _measure(side, task, winner, matrix, times, held=held, evaluator=evaluator, rng=rng)
-
     held_out = draws(matrix.shape[axis], training.split.seed, axis)
+    measure = partial(_measure, side, task, winner=winner, matrix=matrix, times=times)
     counts, folds = measure_folds(held_out, measure, nothing="the held-out ids have no interactions")
     if not folds:
         return counts
@@ -182,15 +167,24 @@ def measure_folds(
 def _measure(
     side: SideName,
     task: Task,
+    number: int,
+    held: NDArray[np.int64],
+    *,
     winner: TrialRecord,
     matrix: sparse.csr_matrix,
     times: sparse.csr_matrix | None,
-    *,
-    held: NDArray[np.int64],
-    evaluator: Evaluator,
-    rng: np.random.Generator,
-) -> Measured:
-    """Return the METRICS of the model, of popularity and of a random order, for one fold of `held` users or items."""
+) -> tuple[Evaluator, Measured] | None:
+    """Return the METRICS of the model, of popularity and of a random order, for fold `number` of `held` users or items.
+
+    Return the evaluator too, or None alone if the held-out users or items have no interactions.
+    """
+    training = task.loaded.recipe.training
+    truth = (matrix[held] if side == "user" else matrix[:, held]).tocsr()
+    if not truth.nnz:
+        return None
+    cutoff = min(training.cutoff, truth.shape[1])
+    evaluator = Evaluator(truth, offset=0, cutoff=cutoff, weighted=training.weighted_metric)
+    rng = np.random.default_rng([training.split.seed + number, 11])
     keep = np.setdiff1d(np.arange(matrix.shape[0 if side == "user" else 1]), held)
     train, own_times = (
         None if whole is None else (whole[keep] if side == "user" else whole[:, keep]).tocsr()
@@ -208,7 +202,7 @@ def _measure(
         "popularity": lambda users, size: [order[:size].tolist()] * len(users),
         "random": lambda users, size: [rng.choice(len(counts), size, replace=False).tolist() for _ in users],
     }
-    return {name: evaluator.evaluate(ranker).metrics for name, ranker in rankers.items()}
+    return evaluator, {name: evaluator.evaluate(ranker).metrics for name, ranker in rankers.items()}
 
 
 def draws(n: int, seed: int, axis: int) -> Iterator[NDArray[np.int64]]:
@@ -316,13 +310,11 @@ def shared_values(fitted: FittedSide, trained: NDArray[np.int64]) -> sparse.csr_
     by their mean rank. A missing number counts as the mean of the column, as for the model. Vector columns and the
     constant feature are left out.
     """
-    blocks, start = [], 0
-    for column in fitted.encoder.encoders:
-        block = fitted.matrix[:, start : start + column.width]
-        start += column.width
-        if not column.width or column.kind == "vector":  # ids hardly ever share a vector
-            continue
-        blocks.append(_bins(block, trained) if column.kind == "numerical" else block != 0)
+    blocks = [
+        _bins(block, trained) if column.kind == "numerical" else block != 0
+        for column, block in fitted.blocks()
+        if column.width and column.kind != "vector"  # ids hardly ever share a vector
+    ]
     if not blocks:
         return sparse.csr_matrix((fitted.matrix.shape[0], 0))
     return sparse.hstack(blocks, format="csr", dtype=np.float64)

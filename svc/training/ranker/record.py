@@ -132,14 +132,14 @@ def _neighbours(matrix: sparse.csr_matrix) -> tuple[NDArray[np.int32], NDArray[n
 
 def _labels(tables: EncodedTables, n_items: int) -> dict[str, Any]:
     """Return the fields of an item record about labels."""
-    blocks = [
-        (name, block)
-        for name, block, column in _blocks(tables)
+    blocks = {
+        name: block
+        for name, (column, block) in _blocks(tables).items()
         if isinstance(column, TokenColumn) and 1 < block.shape[1] <= MOST_LABELS
-    ]
-    widths = [block.shape[1] for _, block in blocks]
+    }
+    widths = [block.shape[1] for block in blocks.values()]
     parts = []
-    for _, block in blocks:
+    for block in blocks.values():
         own = block.copy()
         own.eliminate_zeros()
         counts = np.diff(own.indptr)
@@ -149,7 +149,7 @@ def _labels(tables: EncodedTables, n_items: int) -> dict[str, Any]:
     joined = sparse.hstack([sparse.csr_matrix((n_items, 0), dtype=np.float32), *parts], format="csr")
     joined.sort_indices()
     return {
-        "label_names": tuple(name for name, _ in blocks),
+        "label_names": tuple(blocks),
         "first_labels": np.concatenate([[0], np.cumsum(widths)]).astype(np.int32),
         "label_offsets": joined.indptr.astype(np.int32),
         "labels": joined.indices.astype(np.int32),
@@ -161,7 +161,7 @@ def _numbers(tables: EncodedTables, n_items: int) -> dict[str, Any]:
     """Return the fields of an item record about numbers."""
     columns = {
         name: _with_nan(block)
-        for name, block, column in _blocks(tables)
+        for name, (column, block) in _blocks(tables).items()
         if isinstance(column, NumberColumn) and column.width
     }
     numbers = np.stack(list(columns.values()), axis=1) if columns else np.empty((n_items, 0), dtype=np.float32)
@@ -176,16 +176,13 @@ def _with_nan(block: sparse.csr_matrix) -> NDArray[np.float32]:
     return values
 
 
-def _blocks(tables: EncodedTables) -> list[tuple[str, sparse.csr_matrix, object]]:
-    """Return each encoded column with its name. If several tables have a column of this name, the first one is used."""
-    columns_by_name: dict[str, tuple[str, sparse.csr_matrix, object]] = {}
+def _blocks(tables: EncodedTables) -> dict[str, tuple[object, sparse.csr_matrix]]:
+    """Return each encoded column by its name. If several tables have a column of this name, the first one is used."""
+    columns_by_name: dict[str, tuple[object, sparse.csr_matrix]] = {}
     for side in tables:
-        start = 0
-        for column in side.encoder.encoders:
-            block = side.matrix[:, start : start + column.width]
-            columns_by_name.setdefault(column.name, (column.name, block, column))
-            start += column.width
-    return list(columns_by_name.values())
+        for column, block in side.blocks():
+            columns_by_name.setdefault(column.name, (column, block))
+    return columns_by_name
 
 
 def item_tables(

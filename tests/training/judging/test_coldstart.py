@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from scipy import sparse
 
 from svc.model.features import NumberColumn, SideEncoder, TokenColumn
 from svc.model.ids import IdTable
+from svc.training.data.features import FittedSide
 from svc.training.fitting.export import to_scorer
 from svc.training.fitting.train import train_epochs
 from svc.training.fitting.trial import TrialRecord
@@ -142,10 +142,10 @@ def test_a_longer_search_allows_a_longer_measurement() -> None:
     assert search_work(result, matrix) == 2 * training_work(long, matrix) == 20 * training_work(_trial(1.0), matrix)
 
 
-def fitted(*columns: Any, rows: list[list[float]]) -> Any:
-    """Return a stand-in for an encoded side: its columns, and `rows` with a constant at the end."""
+def fitted(*columns: Any, rows: list[list[float]]) -> FittedSide:
+    """Return an encoded side: its columns, and `rows` with a constant at the end."""
     matrix = sparse.csr_matrix(np.array([[*row, 1.0] for row in rows]))
-    return cast(Any, SimpleNamespace(encoder=SideEncoder(columns), matrix=matrix))
+    return FittedSide(SideEncoder(columns), matrix)
 
 
 TAG = TokenColumn("tag", "multi_label", IdTable.from_ids(["a", "b"]))
