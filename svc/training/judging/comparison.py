@@ -130,7 +130,8 @@ def _refit(task: Task, trial: TrialRecord, features: Mapping[Any, sparse.csr_mat
         raise Unfit(error.message) from None
 
 
-_DIGITS = 12
+DIGITS = 12
+"""Digits of the figures in the header's block `promotion`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +155,10 @@ class ModelComparison:
         """Return the fields of the artifact's header."""
         return {
             "name": self.name,
-            "candidate": round_value(self.candidate),
-            "other": round_value(self.other),
-            "change": round_value(self.change),
-            "interval": [round_value(end) for end in self.interval],
+            "candidate": round(self.candidate, DIGITS),
+            "other": round(self.other, DIGITS),
+            "change": round(self.change, DIGITS),
+            "interval": [round(end, DIGITS) for end in self.interval],
             "n_users": self.n_users,
             "scored": self.scored,
         }
@@ -223,7 +224,3 @@ def compare(task: Task, candidate: Candidate, compared: ComparedModel, confidenc
         scored=compared.scored,
         coverage=(own.metrics["catalog_coverage"], other.metrics["catalog_coverage"]),
     )
-
-
-def round_value(value: float) -> float:
-    return value if isinstance(value, int) else round(value, _DIGITS)

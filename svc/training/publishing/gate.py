@@ -23,14 +23,7 @@ from svc.artifact.keys import SigningKeys
 from svc.errors import ArtifactError, TrainingError
 from svc.recipe.schema import BASELINE, INCUMBENT, Promotion
 from svc.settings import Settings
-from svc.training.judging.comparison import (
-    Candidate,
-    ModelComparison,
-    baseline,
-    compare,
-    live_model,
-    round_value,
-)
+from svc.training.judging.comparison import DIGITS, Candidate, ModelComparison, baseline, compare, live_model
 from svc.training.judging.incumbent import Incumbent
 from svc.training.judging.intervals import percent
 from svc.training.judging.rankers import rank_ms
@@ -118,9 +111,9 @@ def check_guardrails(figures: Figures, rules: Promotion) -> dict[str, dict[str, 
         change = (candidate - other) / max(other, _TINY)
         [(key, bound)] = guardrail.model_dump().items()
         guardrails[name] = {
-            "candidate": round_value(candidate),
-            "other": round_value(other),
-            "change": round_value(change),
+            "candidate": round(candidate, DIGITS),
+            "other": round(other, DIGITS),
+            "change": round(change, DIGITS),
             key: bound,
             # A change equal to its bound passes, so that a bound of 0 means "not worse".
             "passed": change <= bound if key == "max_relative_change" else change >= bound,

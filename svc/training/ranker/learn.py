@@ -113,17 +113,13 @@ def learn(task: Task, own: ServedRanker | None, winner: TrialRecord, tables: Enc
     evaluator = holdout.evaluators.full.sample(MOST_USERS, seed)
     n_users = len(evaluator.evaluated_users)
     if own is None:
-        logs.emit(
-            events.RANKER_SKIPPED,
-            reason="the winner could not be trained a second time, so there are no pages to learn from",
-        )
+        _skip("the winner could not be trained a second time, so there are no pages to learn from")
         return None
     if n_users < LEAST_USERS:
-        reason = (
+        _skip(
             f"{n_users} validation users, fewer than the {LEAST_USERS} needed to tell a gain from chance: raise "
             "split.test_user_ratio, or train on more users"
         )
-        logs.emit(events.RANKER_SKIPPED, reason=reason)
         return None
     ages = parts.times if task.loaded.recipe.orders_pages else None
     windows = windows_within(ages)
@@ -164,8 +160,7 @@ def learn(task: Task, own: ServedRanker | None, winner: TrialRecord, tables: Enc
         model.ready()
         # The whole ranking is timed: going 50 items deep instead of 10 alone adds up to 60 µs at 41,000 items.
         if (needed_ms := rank_ms(model, users)) > training.max_rank_ms:
-            reason = f"a ranking with it takes {needed_ms:g} ms, more than training.max_rank_ms"
-            logs.emit(events.RANKER_SKIPPED, reason=reason)
+            _skip(f"a ranking with it takes {needed_ms:g} ms, more than training.max_rank_ms")
             return None
     seconds = round(time.monotonic() - began, 3)
     learned = Learned(
@@ -190,6 +185,10 @@ def learn(task: Task, own: ServedRanker | None, winner: TrialRecord, tables: Enc
         seconds=seconds,
     )
     return learned
+
+
+def _skip(reason: str) -> None:
+    logs.emit(events.RANKER_SKIPPED, reason=reason)
 
 
 def _in_order(task: Task, own: ServedRanker, winner: TrialRecord) -> ServedRanker:

@@ -73,11 +73,8 @@ def make_task(loaded: LoadedRecipe, data: TrainingData, parts: SplitMatrices, se
         cutoff=training.cutoff,
         weighted=training.weighted_metric,
     )
-    features = {side: fitted.matrix for side, fitted in data.sides.items()}
-    if "user" in features:
-        features["user"] = features["user"][parts.order]
-    if "item" in features:
-        features["item"] = features["item"][parts.item_order]
+    orders = {"user": parts.order, "item": parts.item_order}
+    features = {side: fitted.matrix[orders[side]] for side, fitted in data.sides.items()}
     evaluators = Evaluators.of(evaluator, training.metric, training.split.seed)
     holdout = Holdout(
         parts.train,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,7 @@ def own_parameters(algorithm: str, params: Mapping[str, Any]) -> Params:
     return {name.removeprefix(prefix): value for name, value in params.items() if name.startswith(prefix)}
 
 
+@dataclass(slots=True, eq=False)
 class AlgorithmSampler:
     """Chooses the algorithm of each trial and suggests its parameters.
 
@@ -60,19 +62,11 @@ class AlgorithmSampler:
       search adds to it.
     """
 
-    def __init__(
-        self,
-        plan: TrialPlan,
-        spaces: Mapping[str, Space],
-        seed: int,
-        *,
-        most_seconds: float | None = None,
-    ) -> None:
-        self.plan = plan
-        self._spaces = spaces
-        self._seed = seed
-        self._most_seconds = most_seconds
-        self.by_user: dict[int, NDArray[np.float64]] = {}
+    plan: TrialPlan
+    spaces: Mapping[str, Space]
+    seed: int
+    most_seconds: float | None = None
+    by_user: dict[int, NDArray[np.float64]] = field(default_factory=dict)
 
     def choose_algorithm(self, number: int, others: list[FrozenTrial]) -> tuple[str, int]:
         """Return the algorithm of trial `number`, and the trial's place among the trials of this algorithm.
@@ -86,7 +80,7 @@ class AlgorithmSampler:
         if planned is None:
             return self.plan.most_remaining(others), number
         name, position = planned
-        tuned = [name for name, space in self._spaces.items() if space]
+        tuned = [name for name, space in self.spaces.items() if space]
         eliminated = self.plan.find_eliminated(others, tuned)
         if name not in eliminated:
             return planned
@@ -99,21 +93,21 @@ class AlgorithmSampler:
 
     def space(self, algorithm: str) -> dict[str, BaseDistribution]:
         """Return the search space of `algorithm`, with the names of parameters in the study."""
-        return {parameter_name(algorithm, name): distribution for name, distribution in self._spaces[algorithm].items()}
+        return {parameter_name(algorithm, name): distribution for name, distribution in self.spaces[algorithm].items()}
 
     def suggest(self, number: int, algorithm: str, position: int, others: list[FrozenTrial]) -> dict[str, Any]:
         """Return parameters for trial `number`, under their names in the study.
 
         `position` is the trial's place among the trials of `algorithm`, and `others` are the other trials of the study.
         """
-        if not self._spaces[algorithm]:
+        if not self.spaces[algorithm]:
             return {}
-        guesses = self._spaces[algorithm].guesses
+        guesses = self.spaces[algorithm].guesses
         if position < len(guesses):
             return {parameter_name(algorithm, name): value for name, value in guesses[position].items()}
         trials = [other for other in others if other.user_attrs.get(ALGORITHM) == algorithm]
         space, share = self._grown(algorithm, trials), self.plan.shares[algorithm]
-        if self._spaces[algorithm].is_one_number:
+        if self.spaces[algorithm].is_one_number:
             return self._step(trials, space, number)
         if (position - len(guesses)) % _EVERY == _EVERY - 1:
             return self._suggest(trials, space, number, share)
@@ -125,7 +119,7 @@ class AlgorithmSampler:
         It is MOST_OF_ONE_NUMBER if there is only one parameter and this is a number. If all parameters are choices, it
         is the number of their combinations. Otherwise it is infinite.
         """
-        space = self._spaces[algorithm]
+        space = self.spaces[algorithm]
         if space.is_one_number:
             return MOST_OF_ONE_NUMBER
         sizes = [
@@ -155,7 +149,7 @@ class AlgorithmSampler:
         """
         space = self.space(algorithm)
         complete = [trial for trial in trials if trial.state is TrialState.COMPLETE]
-        for parameter in self._spaces[algorithm].grows if complete else ():
+        for parameter in self.spaces[algorithm].grows if complete else ():
             name = parameter_name(algorithm, parameter)
             whole = space[name]
             assert isinstance(whole, IntDistribution), "only sizes grow"
@@ -172,9 +166,9 @@ class AlgorithmSampler:
 
         It may take up to four times as long as `trial`.
         """
-        if self._most_seconds is None or trial.duration is None:
+        if self.most_seconds is None or trial.duration is None:
             return True
-        return 4 * trial.duration.total_seconds() <= self._most_seconds
+        return 4 * trial.duration.total_seconds() <= self.most_seconds
 
     def _vary(
         self, trials: Sequence[FrozenTrial], space: dict[str, BaseDistribution], number: int, share: int
@@ -186,7 +180,7 @@ class AlgorithmSampler:
         best = max(complete, key=lambda trial: trial.value or 0.0)
         return _first_untried(
             trials,
-            lambda attempt: _near(best.params, trials, space, np.random.default_rng([self._seed, number, attempt])),
+            lambda attempt: _near(best.params, trials, space, np.random.default_rng([self.seed, number, attempt])),
         )
 
     def _step(self, trials: Sequence[FrozenTrial], space: dict[str, BaseDistribution], number: int) -> dict[str, Any]:
@@ -208,7 +202,7 @@ class AlgorithmSampler:
                 scores[position] = -math.inf
             else:
                 running.append(position)
-        upwards_first = bool(np.random.default_rng([self._seed, number]).integers(2))
+        upwards_first = bool(np.random.default_rng([self.seed, number]).integers(2))
         if not scores:
             return self._suggest(trials, space, number, 1)
         position = next_position(scores, running, upwards_first=upwards_first)
@@ -225,7 +219,7 @@ class AlgorithmSampler:
         """
 
         def suggest(attempt: int) -> dict[str, Any]:
-            seed = int(np.random.SeedSequence([self._seed, number, attempt]).generate_state(1)[0])
+            seed = int(np.random.SeedSequence([self.seed, number, attempt]).generate_state(1)[0])
             # `constant_liar` counts running trials as bad, so that two workers do not try neighbouring parameters.
             sampler = TPESampler(seed=seed, n_startup_trials=min(10, max(3, share // 3)), constant_liar=True)
             local = optuna.create_study(direction="maximize", sampler=sampler)
