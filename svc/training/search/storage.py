@@ -38,7 +38,6 @@ _OPENING_PAUSES_S = (0.2, 0.4, 0.8, 1.6, 3.2)
 the tables one by one.
 """
 
-_FIELD = "training.storage_path"
 _SECRET_PARAMETERS = frozenset({"password", "passwd", "pwd"})
 
 
@@ -101,17 +100,15 @@ def locate(storage_path: str, base_dir: Path) -> StorageLocation:
     if scheme == "sqlite":
         name = rest.removeprefix("/")
         if not name or name.startswith(":memory:"):
-            raise StoragePathUnusable(f"{_FIELD}: dialect sqlite: name a file, as in sqlite:///searches.db")
+            raise _refusal("sqlite", "name a file, as in sqlite:///searches.db")
         return _file_location(Path(name), base_dir)
     server = _SERVERS.get(scheme)
     if server is None:
         raise _wrong_scheme(scheme)
     _check_no_credentials(storage_path, scheme, server)
     if importlib.util.find_spec(server.module) is None:
-        raise StoragePathUnusable(
-            f"{_FIELD}: dialect {scheme}: the driver module {server.module!r} is not installed: "
-            f"{install_command(server.extra)}"
-        )
+        command = install_command(server.extra)
+        raise _refusal(scheme, f"the driver module {server.module!r} is not installed: {command}")
     return StorageLocation(storage_path)
 
 
@@ -217,6 +214,10 @@ def open_storage(location: StorageLocation) -> StudyStorage:
             time.sleep(pause_s * random.uniform(0.5, 1.5))
 
 
+def _refusal(dialect: str, text: str) -> StoragePathUnusable:
+    return StoragePathUnusable(f"training.storage_path: dialect {dialect}: {text}")
+
+
 def _file_location(path: Path, base_dir: Path) -> StorageLocation:
     absolute = (base_dir / path).absolute()
     return StorageLocation(f"sqlite:///{absolute}", absolute)
@@ -228,34 +229,30 @@ def _wrong_scheme(scheme: str) -> StoragePathUnusable:
     if server is None:
         allowed = ", ".join(f"{name}://" for name in ("sqlite", *_SERVERS))
         return StoragePathUnusable(
-            f"{_FIELD}: dialect {dialect or scheme!r} is not supported: give a path (a SQLite file) or a URL starting "
-            f"with one of {allowed}"
+            f"training.storage_path: dialect {dialect or scheme!r} is not supported: give a path (a SQLite file) or a "
+            f"URL starting with one of {allowed}"
         )
     right = " or ".join(f"{name}://" for name in server.schemes)
-    return StoragePathUnusable(
-        f"{_FIELD}: dialect {dialect}: {scheme}:// does not name the driver that svc uses: write {right}, "
-        f"and install the extra: {install_command(server.extra)}"
-    )
+    advice = f"write {right}, and install the extra: {install_command(server.extra)}"
+    return _refusal(dialect, f"{scheme}:// does not name the driver that svc uses: {advice}")
 
 
 def _check_no_credentials(url: str, scheme: str, server: _Server) -> None:
     parts = urlsplit(url)
     names = {name.lower() for name, _value in parse_qsl(parts.query, keep_blank_values=True)}
     if parts.password is not None or names & _SECRET_PARAMETERS or url.count("@") > 1 or "@" in parts.path:
-        raise StoragePathUnusable(
-            f"{_FIELD}: dialect {scheme}: a password must not stand in the recipe. Give it in {server.credentials}."
-        )
+        raise _refusal(scheme, f"a password must not stand in the recipe. Give it in {server.credentials}.")
 
 
 def _check_file(path: Path) -> None:
     try:
         if path.is_dir():
-            raise StoragePathUnusable(f"{_FIELD}: dialect sqlite: {path} is a folder: name a file in it")
+            raise _refusal("sqlite", f"{path} is a folder: name a file in it")
         if not (folder := path.parent).is_dir():
-            raise StoragePathUnusable(f"{_FIELD}: dialect sqlite: the folder {folder} does not exist: make it first")
+            raise _refusal("sqlite", f"the folder {folder} does not exist: make it first")
         if not path.exists():  # SQLite creates the file when it is opened, and another process may be doing so now
             if not os.access(folder, os.W_OK | os.X_OK):
-                raise StoragePathUnusable(f"{_FIELD}: dialect sqlite: the folder {folder} cannot be written")
+                raise _refusal("sqlite", f"the folder {folder} cannot be written")
             return
         connection = sqlite3.connect(path, timeout=60)
         try:
@@ -264,7 +261,7 @@ def _check_file(path: Path) -> None:
         finally:
             connection.close()
     except (sqlite3.Error, PermissionError) as error:
-        raise StoragePathUnusable(f"{_FIELD}: dialect sqlite: {path} cannot be used: {error}") from None
+        raise _refusal("sqlite", f"{path} cannot be used: {error}") from None
 
 
 def _check_server(url: str) -> None:
@@ -291,9 +288,7 @@ def _unreachable(url: str, error: Exception) -> StoragePathUnusable:
     cause = str(getattr(error, "orig", None) or error).splitlines()[:1]
     server = _SERVERS.get(scheme)
     help_ = f" Credentials are given in {server.credentials}." if server else ""
-    return StoragePathUnusable(
-        f"{_FIELD}: dialect {scheme}: the database does not answer: {''.join(cause)[:300]}.{help_}"
-    )
+    return _refusal(scheme, f"the database does not answer: {''.join(cause)[:300]}.{help_}")
 
 
 def own_identity() -> str:
