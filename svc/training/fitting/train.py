@@ -236,10 +236,7 @@ def with_diagonal(weights: Any, self_weight: float) -> Any:
         np.fill_diagonal(weights, -np.inf)
         np.fill_diagonal(weights, self_weight * np.maximum(weights.max(axis=1), 0.0))
         return weights
-    entries = weights.tocoo()
-    is_other = entries.row != entries.col
-    places = (entries.row[is_other], entries.col[is_other])
-    others = sparse.csr_matrix((entries.data[is_other], places), shape=weights.shape)
+    others = weights.tocsr() - sparse.diags(weights.diagonal())
     largest = np.maximum(others.max(axis=1).toarray().ravel(), 0.0)
     result = (others + sparse.diags(self_weight * largest, dtype=others.dtype)).tocsr()
     result.eliminate_zeros()

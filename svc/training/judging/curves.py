@@ -8,7 +8,7 @@ evaluation. Diversity is measured on a sample of users, so that a value takes le
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -32,24 +32,8 @@ _NO_PINS = np.empty(0)
 Items = NDArray[np.int32]
 
 
-@dataclass(slots=True)
-class _Lists:
-    """The lists of all users at one value of diversity.
-
-    `rankings` has the item columns of each user. `distances` has the mean distance between the items of each list, for
-    the lists with at least two items.
-    """
-
-    rankings: list[list[int]] = field(default_factory=list)
-    distances: list[float] = field(default_factory=list)
-
-    def add(self, items: Items, chosen: Sequence[int], to_pool: Similar) -> None:
-        self.rankings.append(items[list(chosen)].tolist())
-        if len(chosen) > 1:
-            similar = np.array([to_pool(position)[list(chosen)] for position in chosen])
-            # Without the diagonal, in which each item is compared with itself.
-            pairs = len(chosen) * (len(chosen) - 1)
-            self.distances.append(1.0 - float(similar.sum() - np.trace(similar)) / pairs)
+Reranked = tuple[list[int], float | None]
+"""The item columns of a list, and the mean distance between its items, or None if it has fewer than two."""
 
 
 def measure_diversity(ranker: ServedRanker, sample: Evaluator, *, seed: int) -> dict[str, Any]:
@@ -62,23 +46,15 @@ def measure_diversity(ranker: ServedRanker, sample: Evaluator, *, seed: int) -> 
       if no list has two items.
     - `coverage` is the share of all items that are in at least one list.
     """
-    lists_by_value = {value: _Lists() for value in VALUES}
-    size = Rules(diversity=1.0).pool(sample.cutoff)
-    for items, scores in ranker.pools(sample.offset + sample.evaluated_users, size):
-        _rerank_all(items, scores, ranker.model.scorer.similar, sample.cutoff, lists_by_value)
+    pools = ranker.pools(sample.offset + sample.evaluated_users, Rules(diversity=1.0).pool(sample.cutoff))
+    by_user = [_rerank_all(items, scores, ranker.model.scorer.similar, sample.cutoff) for items, scores in pools]
     truth = sample.heldout[sample.evaluated_users]
-    rows = [_row(value, lists, truth, seed) for value, lists in lists_by_value.items()]
+    rows = [_row(value, lists, truth, seed) for value, lists in zip(VALUES, zip(*by_user, strict=True), strict=True)]
     return {"n_users": len(sample.evaluated_users), "values": rows}
 
 
-def _rerank_all(
-    items: Items,
-    scores: NDArray[np.float64],
-    similar: CompareItems,
-    cutoff: int,
-    lists_by_value: dict[float, _Lists],
-) -> None:
-    """Rerank the candidates of one user with each value of diversity, and add the lists to `lists_by_value`.
+def _rerank_all(items: Items, scores: NDArray[np.float64], similar: CompareItems, cutoff: int) -> list[Reranked]:
+    """Return the list of one user with each of VALUES.
 
     `items` and `scores` are the candidates, best first. Similarities are computed once for all values.
     """
@@ -95,19 +71,30 @@ def _rerank_all(
 
     place_of = {column: position for position, column in enumerate(items.tolist())}
     candidates = Candidates(items, scores, True, lambda: candidates)
-    for value, lists in lists_by_value.items():
-        shown = rerank(candidates, Rules(diversity=value), cutoff, compare, _NO_PINS)
-        lists.add(items, [place_of[column] for column in shown.items.tolist()], to_pool)
+    shown = (rerank(candidates, Rules(diversity=value), cutoff, compare, _NO_PINS).items.tolist() for value in VALUES)
+    return [(columns, _distance([place_of[column] for column in columns], to_pool)) for columns in shown]
 
 
-def _row(value: float, lists: _Lists, truth: sparse.csr_matrix, seed: int) -> dict[str, Any]:
-    scores = user_scores(lists.rankings, truth)["ndcg"]
-    covered = len({item for ranking in lists.rankings for item in ranking})
+def _distance(chosen: list[int], to_pool: Similar) -> float | None:
+    """Return the mean distance between the candidates at the positions `chosen`, or None for fewer than two."""
+    pairs = len(chosen) * (len(chosen) - 1)
+    if not pairs:
+        return None
+    similar = np.array([to_pool(position)[chosen] for position in chosen])
+    # Without the diagonal, in which each item is compared with itself.
+    return 1.0 - float(similar.sum() - np.trace(similar)) / pairs
+
+
+def _row(value: float, lists: Sequence[Reranked], truth: sparse.csr_matrix, seed: int) -> dict[str, Any]:
+    rankings = [ranking for ranking, _ in lists]
+    distances = [distance for _, distance in lists if distance is not None]
+    scores = user_scores(rankings, truth)["ndcg"]
+    covered = len({item for ranking in rankings for item in ranking})
     return {
         "diversity": value,
         "ndcg": round(float(scores.mean()), _DIVERSITY_DIGITS),
         "interval": [round(end, _DIVERSITY_DIGITS) for end in interval(scores, seed=seed)],
-        "distance": round(float(np.mean(lists.distances)), _DIVERSITY_DIGITS) if lists.distances else None,
+        "distance": round(float(np.mean(distances)), _DIVERSITY_DIGITS) if distances else None,
         "coverage": round(covered / truth.shape[1], _DIVERSITY_DIGITS),
     }
 

@@ -54,7 +54,7 @@ def test_the_lists_are_those_that_a_server_returns(monkeypatch: pytest.MonkeyPat
     row_of = curves._row
 
     def keeping(value: float, lists: Any, *rest: Any) -> dict[str, Any]:
-        kept[value] = lists.rankings
+        kept[value] = [ranking for ranking, _ in lists]
         return row_of(value, lists, *rest)
 
     monkeypatch.setattr(curves, "_row", keeping)
