@@ -159,11 +159,8 @@ def _row_warnings(
     n_hidden = 0 if rows.hides is None else int(rows.hides.sum())
     counts = [] if rows.n_dropped is None else [_count_kept(len(frame) - n_hidden, n_read)]
     counts += [] if rows.hides is None else [f"cleansing.hide hides {n_hidden} of the first {n_read} rows"]
-    counts += (
-        [_events_line(recipe.cleansing.event_weights or {}, interactions.events, len(frame))]
-        if interactions.events
-        else []
-    )
+    if interactions.events:
+        counts.append(_events_line(recipe.cleansing.event_weights or {}, interactions.events, len(frame)))
     yield from counts + [f"warning: {text}" for text in warnings]
     if not is_sample:  # the table has no further rows, so a training would split these
         check_thresholds(interactions, recipe.cleansing)

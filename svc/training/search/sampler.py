@@ -224,7 +224,7 @@ class AlgorithmSampler:
             sampler = TPESampler(seed=seed, n_startup_trials=min(10, max(3, share // 3)), constant_liar=True)
             local = optuna.create_study(direction="maximize", sampler=sampler)
             # An abandoned trial says nothing of its parameters, and Optuna has no other state for it.
-            local.add_trials([_copy(trial) for trial in trials if trial.state is not TrialState.FAIL])
+            local.add_trials([trial for trial in trials if trial.state is not TrialState.FAIL])
             return local.ask(fixed_distributions=space).params
 
         return _first_untried(trials, suggest)
@@ -285,16 +285,6 @@ def _from_scale(at: float, distribution: IntDistribution | FloatDistribution) ->
     """Return the permitted value nearest to `at`, a position on the scale of `_on_scale`."""
     value = math.exp(min(at, math.log(distribution.high))) if distribution.log else at
     return nearest(round(value) if isinstance(distribution, IntDistribution) else float(value), distribution)
-
-
-def _copy(trial: FrozenTrial) -> FrozenTrial:
-    return optuna.trial.create_trial(
-        state=trial.state,
-        value=trial.value if trial.state is TrialState.COMPLETE else None,
-        params=trial.params,
-        distributions=trial.distributions,
-        intermediate_values=trial.intermediate_values,
-    )
 
 
 STEP = 0.2

@@ -82,16 +82,12 @@ class _Side(NamedTuple):
     row_weights: NDArray[np.float64]
     ridge: float
 
-    @property
-    def is_wide(self) -> bool:
-        return is_wide(self.features)
-
     def for_a_step(self, weights: NDArray[np.float32]) -> tuple[Any, NDArray[np.float32]]:
         """Return the features and weights to pass to irspack's trainer for one step, given the `weights`, (P, K).
 
         A wide side passes its prior F·W as K features, with the unit matrix as their weights.
         """
-        if not self.is_wide:
+        if not is_wide(self.features):
             return self.features, weights
         return np.asarray(self.features @ weights, order="C"), np.eye(weights.shape[1], dtype=np.float32)
 
@@ -103,7 +99,7 @@ class _Side(NamedTuple):
         A wide side solves for the weights, starting at the weights `before` the step. Any other side returns the
         weights `by_irspack`. Raise FeatureRidgeCholeskyError as `solve_ridge` does.
         """
-        if not self.is_wide:
+        if not is_wide(self.features):
             return by_irspack
         return solve_ridge(self.features, vectors, self.row_weights, self.ridge, before)
 
