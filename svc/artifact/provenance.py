@@ -15,6 +15,7 @@ _CHOSEN: Final = ("algorithms", "metric", "cutoff", "best_class", "best_params",
 
 def statement(header: Mapping[str, Any], *, name: str, sha256: str) -> dict[str, Any]:
     """Return the statement about the artifact `name`. Fields that the header lacks are omitted."""
+    versions = _renamed_fields(header, svc="svc_version", python="python_version")
     return {
         "_type": STATEMENT,
         "subject": [{"name": name, "digest": {"sha256": sha256}}],
@@ -27,12 +28,8 @@ def statement(header: Mapping[str, Any], *, name: str, sha256: str) -> dict[str,
                 "resolvedDependencies": list(_dependencies(header)),
             },
             "runDetails": {
-                "builder": {"id": BUILDER, "version": _versions(header)},
-                "metadata": {
-                    key: header[field]
-                    for key, field in {"invocationId": "run_id", "finishedOn": "trained_at"}.items()
-                    if field in header
-                },
+                "builder": {"id": BUILDER, "version": {name: str(text) for name, text in versions.items()}},
+                "metadata": _renamed_fields(header, invocationId="run_id", finishedOn="trained_at"),
                 "byproducts": _byproducts(header),
             },
         },
@@ -41,6 +38,11 @@ def statement(header: Mapping[str, Any], *, name: str, sha256: str) -> dict[str,
 
 def _selected_fields(header: Mapping[str, Any], *names: str) -> dict[str, Any]:
     return {name: header[name] for name in names if name in header}
+
+
+def _renamed_fields(header: Mapping[str, Any], **names: str) -> dict[str, Any]:
+    """Return the fields that the header has, under new names. `names` are the old names by the new ones."""
+    return {new: header[name] for new, name in names.items() if name in header}
 
 
 def _dependencies(header: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -52,14 +54,6 @@ def _dependencies(header: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for field, package in _PACKAGES.items():
         if field in header:
             yield {"uri": f"pkg:pypi/{package}@{header[field]}"}
-
-
-def _versions(header: Mapping[str, Any]) -> dict[str, str]:
-    return {
-        name: str(header[field])
-        for name, field in {"svc": "svc_version", "python": "python_version"}.items()
-        if field in header
-    }
 
 
 def _byproducts(header: Mapping[str, Any]) -> list[dict[str, Any]]:

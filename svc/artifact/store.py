@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, Protocol, TypeVar
@@ -62,10 +62,8 @@ class HttpFolder:
         folder = self._parts.path.rpartition("/")[0]
         return urlunsplit((self._parts.scheme, self._parts.netloc, f"{folder}/{quote(name)}", query, ""))
 
-    @contextmanager
-    def _answer(self, method: str, name: str, body: BinaryIO | None = None) -> Iterator[RemoteResponse]:
-        with exchange(method, self._url(name, self._parts.query), self._rules, body=body) as response:
-            yield response
+    def _answer(self, method: str, name: str, body: BinaryIO | None = None) -> AbstractContextManager[RemoteResponse]:
+        return exchange(method, self._url(name, self._parts.query), self._rules, body=body)
 
     @contextmanager
     def _reading(self, method: str, name: str) -> Iterator[RemoteResponse]:

@@ -14,7 +14,7 @@ is trusted only by the first line of a log, for the version that was live before
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any, BinaryIO
@@ -200,7 +200,7 @@ class Versions:
         """
         # Written before the lock is taken, because writing a large artifact takes long and would delay a rollback.
         sha8, written = self._store.put_version(write)
-        with self._withdrawn_on_error(sha8), self._lock():
+        with self._withdrawn_on_error([sha8]), self._lock():
             log, live = self._log_to_continue(), self.live()
             # With a clock behind, this host writes a version that looks older than the log, and another host may tidy
             # it away.
@@ -229,15 +229,18 @@ class Versions:
         return Published(self._store.uri_of_version(sha8), pointer, written, promoted, held, line.live)
 
     @contextmanager
-    def _withdrawn_on_error(self, sha8: str) -> Iterator[None]:
-        """Remove the version if the block fails before the version is live or the log has a line about it.
+    def _withdrawn_on_error(self, written: Sequence[str]) -> Iterator[None]:
+        """If the block fails, remove the `written` versions that are not live and have no line in the log.
 
         A version without a line would look as if somebody had deleted the line.
         """
         try:
             yield
         except BaseException:
-            self._withdraw([sha8])
+            for sha8 in written:
+                with suppress(ArtifactError):  # the caller raises the first error
+                    if self.log().facts(sha8) is None and self.live() != sha8:
+                        self._store.remove_version(sha8)
             raise
 
     def promote(self, sha8: str) -> str | None:
@@ -285,27 +288,20 @@ class Versions:
         with self._lock():
             log, live = self._log_to_continue(), self.live()
             done: list[Rewritten] = []
-            try:
+            written: list[str] = []
+            with self._withdrawn_on_error(written):
                 for sha8 in self._names(log):
                     write = rewrite(self._read_verified(sha8)[1])
                     if write is not None:
                         new = None if dry_run else self._store.put_version(write)[0]
+                        written += [] if new is None else [new]
                         done.append(Rewritten(sha8, new, live=sha8 == live))
-            except BaseException:
-                self._withdraw([version.new for version in done if version.new is not None])
-                raise
             if not dry_run:
                 for version in done:  # in the order of the old lines, which orders versions of equal times
                     self._log_rewritten(version, facts)
                 for version in done:
                     self._store.remove_version(version.old)
         return done
-
-    def _withdraw(self, written: list[str]) -> None:
-        for sha8 in written:
-            with suppress(ArtifactError):  # the caller raises the first error
-                if self.log().facts(sha8) is None and self.live() != sha8:
-                    self._store.remove_version(sha8)
 
     def _log_rewritten(self, version: Rewritten, facts: Mapping[str, Any]) -> None:
         """Log a new version, and make it live if the version that it replaces is."""
@@ -474,11 +470,9 @@ def _confirmed_live(log: VersionLog, live: str | None) -> str | None:
     return live if not log.lines or log.knows_as_live(live) else None
 
 
-def _as_facts(facts: Mapping[str, Any] | None) -> dict[str, Any]:
-    version_facts: dict[str, Any] = {
-        name: (facts or {}).get(name) for name in (*_FACTS, "decision", "score_with_order")
-    }
-    reused = (facts or {}).get("reused_from")
-    if not isinstance(reused, Mapping) or not {"sha8", "searched_at"} <= reused.keys():
-        reused = None
-    return {**version_facts, "reused_from": reused and {name: str(reused[name]) for name in ("sha8", "searched_at")}}
+def _as_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
+    version_facts: dict[str, Any] = {name: facts.get(name) for name in (*_FACTS, "decision", "score_with_order")}
+    reused = facts.get("reused_from")
+    if isinstance(reused, Mapping) and {"sha8", "searched_at"} <= reused.keys():
+        version_facts["reused_from"] = {name: str(reused[name]) for name in ("sha8", "searched_at")}
+    return version_facts
