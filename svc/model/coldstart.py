@@ -112,6 +112,8 @@ class LeastSquares(Stored):
 
     def items_from_features(self, described: Sequence[Encoded]) -> Matrix:
         """Return the vectors x, (B, K), of B items from their encoded features alone."""
+        if not described:  # also of a model without item features
+            return np.empty((0, len(self._basis)))
         return _map_rows(described, self._item_map)
 
     def prior_of(self, vector: NDArray[np.float32], seeds: Matrix, weights: Vector | None) -> Vector:
@@ -188,7 +190,7 @@ class LeastSquares(Stored):
         The vector is x = A⁻¹b, where A is the left side above. So the score v·x is the sum of v·A⁻¹ times the addends
         of b. Dislikes change only A, and have no contribution.
         """
-        unseen = self.items_from_features(described) if described else np.empty((0, seeds.shape[1]))
+        unseen = self.items_from_features(described)
         count = len(seeds) + len(unseen)
         values = np.ones(count) if weights is None else np.concatenate([weights, np.ones(len(unseen))])
         confidence = self._confidences(values) if weights is not None else np.full(count, self.confidence)

@@ -29,7 +29,8 @@ from svc.model.history import History
 from svc.model.ranking.item_sets import best
 from svc.model.ranking.new_items import NewItems
 from svc.model.ranking.query import NOTHING_GIVEN, NewCandidates, Query, Ranking, joined_profile
-from svc.model.ranking.rerank import CompareItems, Items, Similar, Steps
+from svc.model.ranking.rerank import CompareItems, Items, Similar
+from svc.model.ranking.steps import Steps
 from svc.model.recommenders.base import Scorer
 from svc.model.recommenders.blend import BlendScorer
 from svc.model.recommenders.factors import IALSScorer
@@ -61,8 +62,6 @@ class FeatureEmbedder:
 
     def place(self, rows: Sequence[Encoded]) -> Vectors:
         """Return vectors, (m, K), of items by their encoded features."""
-        if not rows:
-            return np.empty((0, self._scorer.index.factors.shape[1]))
         return self._scorer.least_squares.items_from_features(rows)
 
     @property
@@ -114,7 +113,10 @@ class FeatureEmbedder:
                 order = np.lexsort((ranking.items if ties is None else ties, -ranking.scores))
                 ties = None if ties is None else ties[order]
                 ranking = Ranking(ranking.items[order], ranking.scores[order], ties=ties)
-            scores = scores_of_new(candidates, vectors[row])
+            new = candidates.items.vectors
+            new = new if len(candidates.rows) == len(new) else new[candidates.rows]
+            # Not `new @ vectors[row]`, whose bits may differ between equal rows.
+            scores = np.vecdot(new, vectors[row])
             # A ranking shorter than its limit has everything that may be recommended.
             is_whole = len(ranking.items) < query.limit or query.limit == candidates.items.n_known
             # Limits may skip any number of new items, so all are inserted.
@@ -154,15 +156,6 @@ class FeatureEmbedder:
         vectors[is_known] = self._scorer.index.vectors(items[is_known])
         vectors[~is_known] = new.vectors[items[~is_known] - new.n_known]
         return vectors
-
-
-def scores_of_new(candidates: NewCandidates, vector: Vectors) -> Scores:
-    """Return the embedder's scores of the new items for the user of `vector`, (K,). Equal items have equal scores."""
-    new = candidates.items
-    vectors = new.vectors if len(candidates.rows) == len(new) else new.vectors[candidates.rows]
-    # Not `vectors @ vector`, whose bits may differ between equal rows.
-    scores: Scores = np.vecdot(vectors, vector)
-    return scores
 
 
 def insert_new_items(

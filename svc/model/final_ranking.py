@@ -24,7 +24,8 @@ from svc.model.history import History
 from svc.model.ranker.page_ranker import GROUPS, REORDERED, PageRanker, history_of
 from svc.model.ranking.item_sets import ItemSet
 from svc.model.ranking.query import Query, Ranking
-from svc.model.ranking.rerank import Candidates, CompareItems, Rules, Steps, rerank_steps
+from svc.model.ranking.rerank import Candidates, CompareItems, Rules, rerank_steps
+from svc.model.ranking.steps import Steps
 from svc.model.recommenders.base import Scorer
 
 Rank = Callable[[Sequence[Query]], list[Ranking]]
@@ -37,7 +38,7 @@ def candidate_query(query: Query, n_items: int) -> Query:
     """
     if query.rules is None:
         return query
-    if query.rules.needs_all:
+    if query.rules.boosts:  # one may lift any item to the top
         return query._replace(limit=n_items, unordered=True)
     return query._replace(limit=min(n_items, query.rules.pool(query.limit)))
 

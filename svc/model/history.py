@@ -16,9 +16,10 @@ Recommendation" (WWW 2021). Ludewig and Jannach, "Evaluation of Session-based Re
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,32 +53,24 @@ def decay_weights(weights: Weights | None, positions: NDArray[Any], recency: flo
     return decay if weights is None else weights * decay
 
 
-class Ordered(NamedTuple):
-    """Distinct item columns, (h,), oldest first, with their weights, (h,), and positions, (h,).
+def order_history(
+    columns: NDArray[np.int32], weights: Sequence[Weights | None], times: NDArray[Any]
+) -> tuple[NDArray[np.int32], Sequence[Weights | None], NDArray[np.intp]]:
+    """Return the distinct items of `columns`, (h,), oldest first, with each of their `weights`, and their positions.
 
-    `weights` is None if all are 1.
-    """
-
-    columns: NDArray[np.int32]
-    weights: Weights | None
-    positions: NDArray[np.intp]
-
-
-def order_history(columns: NDArray[np.int32], weights: Weights | None, times: NDArray[Any]) -> Ordered:
-    """Return each distinct item of `columns`, (h,), oldest first, from interactions with ascending `times`, (h,).
-
-    A repeated item gets its latest time and the sum of its `weights`, (h,). None: all weights are 1.
+    The interactions have ascending `times`, (h,). A repeated item gets its latest time and the sum of its weights.
+    Weights, (h,), are None if all are 1.
     """
     order = columns.argsort(kind="stable")
     is_first = firsts(columns[order])
     if not is_first.all():
         # The sort is stable, so the last of a run of equal columns has the latest time.
         latest = order[np.append(is_first[1:], True)]
-        total = np.bincount(is_first.cumsum() - 1, None if weights is None else weights[order])
-        by_time = latest.argsort()
-        weights = total[by_time].astype(np.float64, copy=False)
+        by_time, numbers = latest.argsort(), is_first.cumsum() - 1
+        totals = [np.bincount(numbers, None if own is None else own[order]) for own in weights]
+        weights = [total[by_time].astype(np.float64, copy=False) for total in totals]
         columns, times = columns[latest[by_time]], times[latest[by_time]]
-    return Ordered(columns, weights, positions_of(times))
+    return columns, weights, positions_of(times)
 
 
 Offsets = NDArray[np.int32] | NDArray[np.int64]
@@ -169,15 +162,15 @@ class History(Stored):
     def weigh(self, user: int) -> NDArray[np.float64] | None:
         """Return the weights of `items(user)`, (h,): their values, decayed by recency. None: all are 1."""
         values = self.values(user)
+        exact = None if values is None else values.astype(np.float64)
         if not self.recency:
-            return None if values is None else values.astype(np.float64)
+            return exact
         if self.ties is None:
             # Without ties, positions are the places counted from the end. No times need to be compared.
             positions = np.arange(self.offsets[user + 1] - self.offsets[user] - 1, -1, -1)
         else:
             positions = positions_of(self.times(user))
-        decay = decay_factors(positions, self.recency)
-        return decay if values is None else values * decay
+        return decay_weights(exact, positions, self.recency)
 
     def weigh_all(self) -> NDArray[np.float64] | None:
         """Return the weights of the items of all rows, (nnz,), as in `weigh`."""
@@ -188,5 +181,4 @@ class History(Stored):
         times = np.arange(len(self.columns)) if self.ties is None else (~self.ties).cumsum()
         last = np.repeat(self.offsets[1:] - 1, np.diff(self.offsets))
         # Counted from the last item of the same user, so that the shared numbering cancels.
-        decay = decay_factors(times[last] - times, self.recency)
-        return decay if values is None else values * decay
+        return decay_weights(values, times[last] - times, self.recency)

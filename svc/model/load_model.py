@@ -72,7 +72,7 @@ def check_version_skew(header: Mapping[str, Any], running: str, *, allow: bool) 
     theirs, ours = _minor(trained), _minor(running)
     if theirs is None or ours is None:
         return events.IRSPACK_VERSION_UNKNOWN
-    if theirs == ours or all(_is_verified(name, theirs, ours) for name in _classes(header)):
+    if theirs == ours or COMPATIBLE.get(frozenset({theirs, ours}), frozenset()).issuperset(_classes(header)):
         return None
     if allow:
         return events.IRSPACK_VERSION_SKEW_ALLOWED
@@ -82,20 +82,16 @@ def check_version_skew(header: Mapping[str, Any], running: str, *, allow: bool) 
     )
 
 
-def _classes(header: Mapping[str, Any]) -> list[object]:
+def _classes(header: Mapping[str, Any]) -> list[str]:
     """Return the recommender classes in the payload: the classes of a blend's parts, or else the best class."""
     parts = header.get("parts")
     names = [part.get("class") for part in parts if isinstance(part, Mapping)] if isinstance(parts, list) else []
-    return names or [header.get("best_class")]
+    return [str(name) for name in names or [header.get("best_class")]]  # any JSON, such as lists, which sets refuse
 
 
 def _minor(text: object) -> Minor | None:
     match = _MINOR.match(text) if isinstance(text, str) else None
     return (int(match[1]), int(match[2])) if match else None
-
-
-def _is_verified(best_class: object, theirs: Minor, ours: Minor) -> bool:
-    return isinstance(best_class, str) and best_class in COMPATIBLE.get(frozenset({theirs, ours}), frozenset())
 
 
 def _class(header: Mapping[str, Any]) -> str:

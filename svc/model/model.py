@@ -30,7 +30,8 @@ from svc.model.ranking.query import (
     Query,
     Ranking,
 )
-from svc.model.ranking.rerank import CompareItems, Steps, result_of
+from svc.model.ranking.rerank import CompareItems
+from svc.model.ranking.steps import Steps, result_of
 from svc.model.recommenders.base import Scorer, Side, rank_in_groups
 from svc.model.recommenders.popularity import by_count, first_of
 from svc.model.recommenders.users import UserScorer

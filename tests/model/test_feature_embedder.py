@@ -21,7 +21,8 @@ from svc.model.ranking.filter_fields import LabelField
 from svc.model.ranking.item_sets import ItemSet
 from svc.model.ranking.new_items import NewItems
 from svc.model.ranking.query import Interaction, Prepared, Query
-from svc.model.ranking.rerank import Boost, Limit, Rules, Share, result_of
+from svc.model.ranking.rerank import Boost, Limit, Rules, Share
+from svc.model.ranking.steps import result_of
 from svc.model.recommenders.base import Scorer
 from svc.model.recommenders.blend import BlendScorer
 from svc.model.recommenders.factors import ColdStartScorer, IALSScorer

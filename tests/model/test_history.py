@@ -24,10 +24,10 @@ def test_the_weight_of_an_old_position_is_never_zero() -> None:
 def test_a_repeated_item_takes_its_latest_position_and_adds_weights() -> None:
     """Later positions close the gap that the item leaves."""
     columns = np.array([7, 3, 7, 5], dtype=np.int32)
-    found, weights, positions = order_history(columns, None, np.arange(4))
+    found, (weights,), positions = order_history(columns, [None], np.arange(4))
     assert (found.tolist(), positions.tolist()) == ([3, 7, 5], [2, 1, 0])
     np.testing.assert_allclose(decay_weights(weights, positions, 0.5), [np.exp(-1.0), 2 * np.exp(-0.5), 1.0])
-    found, weights, positions = order_history(columns, np.array([1.0, 2.0, 3.0, 4.0]), np.array([0, 0, 1, 1]))
+    found, (weights,), positions = order_history(columns, [np.array([1.0, 2.0, 3.0, 4.0])], np.array([0, 0, 1, 1]))
     assert (found.tolist(), positions.tolist()) == ([3, 7, 5], [1, 0, 0])
     np.testing.assert_allclose(decay_weights(weights, positions, 1.0), [2 * np.exp(-1.0), 4.0, 4.0])
 

@@ -159,6 +159,13 @@ def firsts(rising: NDArray[Any]) -> NDArray[np.bool_]:
     return is_first
 
 
+def spans(starts: NDArray[Any], lengths: NDArray[Any]) -> NDArray[np.intp]:
+    """Return the concatenated ranges start..start + length of all pairs of `starts` and `lengths`."""
+    ends = lengths.cumsum()
+    numbers: NDArray[np.intp] = np.repeat(starts - ends + lengths, lengths)
+    return numbers + np.arange(len(numbers))
+
+
 def mask(scores: NDArray[Any], flags: NDArray[np.bool_]) -> None:
     """Set each score, (n,) float32 or float64, whose flag is False to minus infinity, in place.
 

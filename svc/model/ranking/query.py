@@ -297,8 +297,8 @@ def profile_of(given: Given, history: History) -> Seeds:
     if not len(columns):
         return Seeds(columns, given.weights)
     if not history.is_ordered:
-        return _seeds(columns, weights, history)
-    return _in_order(columns, weights, np.arange(len(columns)), history)
+        return _seeds(columns, weights, NO_POSITIONS, history)
+    return _seeds(*order_history(columns, weights, np.arange(len(columns))), history)
 
 
 def joined_profile(history: History, user: int, given: Given) -> Seeds:
@@ -312,10 +312,10 @@ def joined_profile(history: History, user: int, given: Given) -> Seeds:
     columns = np.concatenate([own_columns, given.columns])
     if not history.is_ordered:
         settled = settle_history(Given(columns, weights[0], (), tuple(weights[1:])), history)
-        return _seeds(settled.columns, (settled.weights, *settled.others), history)
+        return _seeds(settled.columns, (settled.weights, *settled.others), NO_POSITIONS, history)
     # Every item of the request counts as later than the user's own, each at a time of its own.
     times = np.concatenate([history.times(user), len(own_columns) + 1 + np.arange(len(given.columns))])
-    return _in_order(columns, weights, times, history)
+    return _seeds(*order_history(columns, weights, times), history)
 
 
 def _joined(
@@ -328,21 +328,11 @@ def _joined(
     return np.concatenate([own, np.ones(n_more) if more is None else more])
 
 
-def _in_order(
-    columns: NDArray[np.int32],
-    weights: Sequence[NDArray[np.float64] | None],
-    times: NDArray[np.intp],
-    history: History,
-) -> Seeds:
-    ordered = [order_history(columns, own, times) for own in weights]
-    return _seeds(ordered[0].columns, [own.weights for own in ordered], history, ordered[0].positions)
-
-
 def _seeds(
     columns: NDArray[np.int32],
     weights: Sequence[NDArray[np.float64] | None],
+    positions: NDArray[np.intp],
     history: History,
-    positions: NDArray[np.intp] = NO_POSITIONS,
 ) -> Seeds:
     """Return the profile of distinct `columns`, with the `weights` of each weighing decayed by the `positions`."""
     own, *others = (decay_weights(own_weights, positions, history.recency) for own_weights in weights)

@@ -15,15 +15,16 @@ Filters, availability, exclusions and seen items have been applied before. No ru
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from svc.model.ranking.filter_fields import LabelField
 from svc.model.ranking.item_sets import ItemSet, best
+from svc.model.ranking.steps import Steps, result_of
 
 ROTATED: Final = 100
 """The number of best items that rotation moves. They change places among themselves, so later pages stay the same."""
@@ -67,28 +68,23 @@ class Rotation(NamedTuple):
             lost = -self.rotation if self.times is None else self.times.take(places, mode="clip") * -self.rotation
             gains = (self.shown.take(places, mode="clip") == items) * lost
         if self.seed and self.shuffle:
-            noise = _Noise(self.seed)
-            gains = gains + [self.shuffle * noise.of(self.id_of(column)) for column in items.tolist()]
+            gains = gains + self.shuffle * np.array([*self._noise(items)])
         differences = values - values.sum() / len(values)  # the steps of `values.std()`, in half of the time
         deviation = math.sqrt((differences * differences).sum() / len(values))
         return np.argsort(-(values + deviation * gains), kind="stable")
 
-
-class _Noise:
-    """The noise of each item for one seed. It does not depend on the other items."""
-
-    def __init__(self, seed: str) -> None:
+    def _noise(self, items: NDArray[np.int32]) -> Iterator[float]:
+        """Yield the noise of each item. It does not depend on the other items."""
         # The zero byte separates seed and id, so that no other pair gives the same text.
-        self._hash = blake2b(f"{seed}\0".encode(), digest_size=8)
-
-    def of(self, item_id: str) -> float:
-        """Return the noise of one item."""
-        # A copy of the seed's state saves hashing the seed again for each item.
-        hashed = self._hash.copy()
-        hashed.update(item_id.encode())
-        uniform = ((int.from_bytes(hashed.digest(), "big") >> (64 - _HASH_BITS)) + 0.5) / 2**_HASH_BITS
-        # Sorting by value plus Gumbel noise draws pages like Plackett and Luce's model, whose probabilities are known.
-        return -math.log(-math.log(uniform))
+        of_seed = blake2b(f"{self.seed}\0".encode(), digest_size=8)
+        for column in items.tolist():
+            # A copy of the seed's state saves hashing the seed again for each item.
+            hashed = of_seed.copy()
+            hashed.update(self.id_of(column).encode())
+            uniform = ((int.from_bytes(hashed.digest(), "big") >> (64 - _HASH_BITS)) + 0.5) / 2**_HASH_BITS
+            # Sorting by value plus Gumbel noise draws pages like Plackett and Luce's model, whose probabilities are
+            # known.
+            yield -math.log(-math.log(uniform))
 
 
 POOL: Final = 100
@@ -101,21 +97,8 @@ Scores = NDArray[np.float64]
 Ties = NDArray[np.int64]
 Similar = Callable[[int], NDArray[np.float64]]
 """A function from the position of an item in a pool to its similarities with all items of the pool."""
-T = TypeVar("T")
-Steps = Generator[None, None, T]
-"""Work in steps that take at most a few milliseconds each. Servers let other questions go first between two steps."""
 CompareItems = Callable[[Items], Steps[Similar]]
 """A function from the items of a pool to the function that compares them."""
-
-
-def result_of(steps: Steps[T]) -> T:
-    """Take all steps without a pause, and return their result."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: T = end.value
-            return result
 
 
 class Boost(NamedTuple):
@@ -167,11 +150,6 @@ class Rules(NamedTuple):
     pins: tuple[Pin, ...] = ()
     share: Share | None = None
     rotation: Rotation | None = None
-
-    @property
-    def needs_all(self) -> bool:
-        """Return whether a rule may lift any item to the top, so that ranking only the best items is not enough."""
-        return bool(self.boosts)
 
     def pool(self, wanted: int) -> int:
         """Return the number of best items from which the rules can usually choose `wanted` items.

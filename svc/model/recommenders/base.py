@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import ClassVar, Literal, TypeVar
 
 import numpy as np
@@ -15,7 +14,8 @@ from svc.model.explain import Contributions
 from svc.model.history import History
 from svc.model.ranking.item_sets import ItemSet, best, mask
 from svc.model.ranking.query import Query, Ranking
-from svc.model.ranking.rerank import Similar, Steps
+from svc.model.ranking.rerank import Similar
+from svc.model.ranking.steps import Steps
 from svc.model.recommenders import users
 from svc.model.recommenders.users import HistoryBlocks, Moments, UserScores
 
@@ -129,17 +129,22 @@ def profile(query: Query, history: History) -> Profile:
     return history.items(query.user), history.weigh(query.user)
 
 
+def grouped(queries: Sequence[Query], group_of: Callable[[Query], Group]) -> dict[Group, list[int]]:
+    """Return the positions of the queries in each group."""
+    groups: dict[Group, list[int]] = {}
+    for position, query in enumerate(queries):
+        groups.setdefault(group_of(query), []).append(position)
+    return groups
+
+
 def rank_in_groups(
     queries: Sequence[Query],
     group_of: Callable[[Query], Group],
     rank: Callable[[Group, Sequence[Query]], list[Ranking]],
 ) -> list[Ranking]:
     """Return one ranking per query, in order. `rank` is called once for each group, with all queries of the group."""
-    groups: dict[Group, list[int]] = {}
-    for position, query in enumerate(queries):
-        groups.setdefault(group_of(query), []).append(position)
     rankings: dict[int, Ranking] = {}
-    for group, positions in groups.items():
+    for group, positions in grouped(queries, group_of).items():
         rankings.update(zip(positions, rank(group, [queries[position] for position in positions]), strict=True))
     return [rankings[position] for position in range(len(queries))]
 
@@ -153,10 +158,8 @@ class ItemWeightScorer(Scorer):
         return [self._rank(query, history) for query in queries]
 
     def scores_of_users(self, history: History) -> Callable[[int], UserScores]:
-        return partial(self._scores_of_column, HistoryBlocks.of(history, self.n_items))
-
-    def _scores_of_column(self, blocks: HistoryBlocks, column: int) -> UserScores:
-        return UserScores(blocks.sums(self.weights_towards(column)))
+        blocks, weights_towards = HistoryBlocks.of(history, self.n_items), self.weights_by_item()
+        return lambda column: UserScores(blocks.sums(weights_towards(column)))
 
     def moments_of_users(self, history: History) -> Moments:
         # Sums of an item-weight model have no closed form of mean and deviation, so each user is scored.
@@ -179,5 +182,5 @@ class ItemWeightScorer(Scorer):
         """
 
     @abstractmethod
-    def weights_towards(self, column: int) -> NDArray[np.float32]:
-        """Return the weight with which each item of a profile counts in the score of the item `column`, (n,)."""
+    def weights_by_item(self) -> Callable[[int], NDArray[np.float32]]:
+        """Return a function from an item column to the weight with which each item of a profile counts for it, (n,)."""

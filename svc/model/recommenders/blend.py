@@ -14,7 +14,8 @@ from svc.cores import one_blas_thread
 from svc.model.explain import Contributions
 from svc.model.history import History
 from svc.model.ranking.query import Query, Ranking
-from svc.model.ranking.rerank import Similar, Steps
+from svc.model.ranking.rerank import Similar
+from svc.model.ranking.steps import Steps
 from svc.model.recommenders import users
 from svc.model.recommenders.base import Scorer, Side, best_items, profile, rank_in_groups
 from svc.model.recommenders.dense_weights import DenseWeightsScorer
@@ -161,9 +162,6 @@ class BlendScorer(Scorer):
         return (self.factors or self.sums[0]).similar(items)
 
     def scores_of_users(self, history: History) -> Callable[[int], UserScores]:
-        for part in self.sums:
-            if isinstance(part, NeighbourScorer):
-                part.find_columns()  # `weights_towards` reads this index, and only ranking users needs it
         of_factors = None if self.factors is None else self.factors.scores_of_users(history)
         weighings = self._weighings_of_sums()
         blocks_of = {
@@ -171,16 +169,23 @@ class BlendScorer(Scorer):
             weighing: HistoryBlocks.of(history.at_weighing(weighing), self.n_items)
             for weighing in {*weighings}
         }
-        return partial(self._scores_of_column, of_factors, [blocks_of[weighing] for weighing in weighings])
+        sums = [
+            (blocks_of[weighing], part.weights_by_item()) for weighing, part in zip(weighings, self.sums, strict=True)
+        ]
+        return partial(self._scores_of_column, of_factors, sums)
 
     def _scores_of_column(
-        self, of_factors: Callable[[int], UserScores] | None, histories: Sequence[HistoryBlocks], column: int
+        self,
+        of_factors: Callable[[int], UserScores] | None,
+        sums: Sequence[tuple[HistoryBlocks, Callable[[int], NDArray[np.float32]]]],
+        column: int,
     ) -> UserScores:
-        shares = self._shares()
+        weights, zeros = np.array(self.weights)[:, np.newaxis], np.zeros_like(self.deviations)
+        # Weight / deviation of each part for each training user, (parts, n_users). It is 0 for deviation 0.
+        shares = np.divide(weights, self.deviations, out=zeros, where=self.deviations > 0)
         total = np.zeros(shares.shape[1])
-        own_shares = shares[len(shares) - len(self.sums) :]
-        for share, part, blocks in zip(own_shares, self.sums, histories, strict=True):
-            own_sums = blocks.sums(part.weights_towards(column))
+        for share, (blocks, weights_towards) in zip(shares[len(shares) - len(sums) :], sums, strict=True):
+            own_sums = blocks.sums(weights_towards(column))
             # In place, because for 100,000 users each array has 0.8 MB.
             total += np.multiply(own_sums, share, out=own_sums)
         if self.popularity is not None:
@@ -208,13 +213,6 @@ class BlendScorer(Scorer):
         if self.factors is not None:
             scores += self.factors.index.factors @ self._scaled_vector(query).astype(np.float32)
         return scores
-
-    def _shares(self) -> Values:
-        """Return weight / deviation of each part for each training user, (parts, n_users). It is 0 for deviation 0."""
-        weights = np.array(self.weights)[:, np.newaxis]
-        zeros = np.zeros_like(self.deviations)
-        shares: Values = np.divide(weights, self.deviations, out=zeros, where=self.deviations > 0)
-        return shares
 
     def _by_sums(self, query: Query, history: History) -> Ranking:
         offsets = self._offsets(query, history)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,7 +12,8 @@ from svc.model.explain import Contributions
 from svc.model.history import History
 from svc.model.ranking.item_sets import best, mask, reaching
 from svc.model.ranking.query import Query, Ranking
-from svc.model.ranking.rerank import Similar, Steps
+from svc.model.ranking.rerank import Similar
+from svc.model.ranking.steps import Steps
 from svc.model.recommenders.base import ItemWeightScorer, excluded_columns, is_few, profile
 from svc.model.recommenders.products import UNIT_ROUNDOFF, row_sums
 from svc.model.recommenders.similar import cosines_of_rows, strongest
@@ -73,8 +75,8 @@ class DenseWeightsScorer(ItemWeightScorer):
         every = np.arange(self.n_items, dtype=np.int32)
         return cosines_of_rows(strongest(every, self.weights[item], item) for item in items.tolist())
 
-    def weights_towards(self, column: int) -> NDArray[np.float32]:
-        return self.weights[:, column]
+    def weights_by_item(self) -> Callable[[int], NDArray[np.float32]]:
+        return lambda column: self.weights[:, column]
 
     def _rank(self, query: Query, history: History) -> Ranking:
         rows, values = profile(query, history)

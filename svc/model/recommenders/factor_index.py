@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from svc.model.codec import Stored
-from svc.model.recommenders.products import RoundedItems, row_sums
-from svc.model.recommenders.scan import NORM_STEP, Layout, bias_free_norms
+from svc.model.recommenders.products import RoundedItems, norms
+from svc.model.recommenders.scan import NORM_STEP, Layout
 
 BLOCK_ROWS = 4096
 EVEN = 0.5
@@ -58,16 +58,16 @@ class FactorIndex(Stored):
         positions = np.empty(n, dtype=np.int32)
         positions[self.columns] = np.arange(n, dtype=np.int32)
         # The 0 at the end stands for no more items, so that a scan need not ask whether there are any.
-        norms = np.append(_row_norms(self.factors[::NORM_STEP]), 0.0)
-        even = bool(norms[len(norms) // 2] >= EVEN * norms[0])
+        lengths = np.append(_row_norms(self.factors[::NORM_STEP]), 0.0)
+        even = bool(lengths[len(lengths) // 2] >= EVEN * lengths[0])
         # With falling norms a scan reads only the beginning of the index, and rounding would save little.
         rounded = RoundedItems.of(self.factors) if even and self.factors.size >= LEAST_ROUNDED else None
-        self._layout = Layout(self.factors, self.columns, positions, norms.tolist(), norms, even, rounded)
+        self._layout = Layout(self.factors, self.columns, positions, lengths.tolist(), lengths, even, rounded)
 
     def cosines(self) -> Layout:
         """Return the arrays of a scan by cosines. The last component of each item vector is a bias and is ignored."""
-        norms = np.concatenate([bias_free_norms(part.astype(np.float64)) for part in blocks(self.factors)])
-        inverse = np.divide(1.0, norms, out=np.zeros(len(norms)), where=norms > 0)
+        lengths = _row_norms(self.factors[:, :-1])
+        inverse = np.divide(1.0, lengths, out=np.zeros(len(lengths)), where=lengths > 0)
         return replace(
             self._layout,
             rounded=None,
@@ -102,5 +102,4 @@ def blocks(factors: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
 
 
 def _row_norms(factors: NDArray[np.float32]) -> NDArray[np.float64]:
-    exact = (part.astype(np.float64) for part in blocks(factors))
-    return np.concatenate([np.sqrt(row_sums(part * part)) for part in exact])
+    return np.concatenate([norms(part.astype(np.float64)) for part in blocks(factors)])

@@ -16,8 +16,9 @@ from svc.model.columns.feature_values import Encoded
 from svc.model.explain import Contributions, Source
 from svc.model.history import History
 from svc.model.ranking.query import Query, Ranking, Trained
-from svc.model.ranking.rerank import Similar, Steps
-from svc.model.recommenders.base import Scorer, Side, excluded_columns, rank_in_groups
+from svc.model.ranking.rerank import Similar
+from svc.model.ranking.steps import Steps
+from svc.model.recommenders.base import Scorer, Side, excluded_columns, grouped, rank_in_groups
 from svc.model.recommenders.factor_index import FactorIndex, blocks, gram
 from svc.model.recommenders.products import product_of_one, row_sums
 from svc.model.recommenders.scan import Layout, Wanted, error_bound, scan
@@ -146,7 +147,7 @@ class IALSScorer(FactorScorer):
         return self.least_squares.feature_dim(side)
 
     def embed_cold(self, queries: Sequence[Query]) -> Matrix:
-        groups = _alike(queries)
+        groups = grouped(queries, _Kind.of)
         if len(queries) == 1:
             return self._place(queries, next(iter(groups)))
         vectors = np.empty((len(queries), self.users.shape[1]))
@@ -210,13 +211,9 @@ class IALSScorer(FactorScorer):
         if not any(query.seed_features for query in queries):
             columns = np.array([query.seeds for query in queries], dtype=np.int32)
             return self.index.vectors(columns)
-        return np.array([self._vectors_of_seeds(query) for query in queries])
-
-    def _vectors_of_seeds(self, query: Query) -> Matrix:
-        seeds = self.index.vectors(query.seeds)
-        if not query.seed_features:
-            return seeds
-        return np.concatenate([seeds, self.least_squares.items_from_features(query.seed_features)])
+        from_features = self.least_squares.items_from_features
+        pairs = [(self.index.vectors(query.seeds), from_features(query.seed_features)) for query in queries]
+        return np.array([np.concatenate(known_and_unseen) for known_and_unseen in pairs])
 
 
 class ColdStartScorer(IALSScorer):
@@ -244,7 +241,10 @@ def wanted_of(query: Query, history: History) -> Wanted:
 
 
 class _Kind(NamedTuple):
-    """The shape of a query: the numbers of seeds and dislikes, and the optional parts that it has."""
+    """The shape of a query: the numbers of seeds and dislikes, and the optional parts that it has.
+
+    Queries of one kind are computed together, with arrays of one shape.
+    """
 
     seeds: int
     described: bool
@@ -252,20 +252,15 @@ class _Kind(NamedTuple):
     dislikes: int
     trained: bool
 
-
-def _alike(queries: Sequence[Query]) -> dict[_Kind, list[int]]:
-    """Return the positions of the queries, grouped so that each group can be computed with arrays of one shape."""
-    groups: dict[_Kind, list[int]] = {}
-    for position, query in enumerate(queries):
-        kind = _Kind(
+    @classmethod
+    def of(cls, query: Query) -> _Kind:
+        return cls(
             len(query.seeds) + len(query.seed_features),
             query.user_features is not None,
             query.seed_weights is not None,
             len(query.dislikes),
             query.trained is not None,
         )
-        groups.setdefault(kind, []).append(position)
-    return groups
 
 
 @dataclass(eq=False, repr=False)
@@ -317,21 +312,14 @@ class BPRScorer(FactorScorer):
         """
 
         def rank(cosine: bool, some: Sequence[Query]) -> list[Ranking]:
-            return self._rank(some, history, cosine=cosine)
+            layout = self._cosines if cosine else self.index.layout
+            # The last component of an item is its bias, which 1 adds to the score. Cosines ignore it.
+            bias = np.full((len(some), 1), 0.0 if cosine else 1.0)
+            vectors = np.concatenate([self.vectors(some), bias], axis=1)
+            return scan(layout, vectors, [wanted_of(query, history) for query in some])
 
         # Products and cosines are scanned over different layouts.
         return rank_in_groups(queries, lambda query: query.user < 0, rank)
-
-    def _rank(self, queries: Sequence[Query], history: History, *, cosine: bool) -> list[Ranking]:
-        components, layout = self.users.shape[1], self._cosines if cosine else self.index.layout
-        vectors = np.zeros((len(queries), components + 1))
-        if cosine:
-            vectors[:, :components] = self.embed_cold(queries)
-        else:
-            vectors[:, :components] = self.users[[query.user for query in queries]]
-            # The last component of an item is its bias, which 1 adds to the score.
-            vectors[:, components] = 1.0
-        return scan(layout, vectors, [wanted_of(query, history) for query in queries])
 
     def contributions(self, query: Query, history: History, items: NDArray[np.int32]) -> Contributions | None:  # noqa: ARG002
         """Return the addends of scores by the mean direction of the seeds.

@@ -10,11 +10,13 @@ from numpy.typing import NDArray
 
 from svc.model.explain import Contributions
 from svc.model.history import History, Offsets
+from svc.model.ranking.item_sets import spans
 from svc.model.ranking.query import Query, Ranking
-from svc.model.ranking.rerank import Similar, Steps
+from svc.model.ranking.rerank import Similar
+from svc.model.ranking.steps import Steps
 from svc.model.recommenders.base import ItemWeightScorer, best_items, profile
 from svc.model.recommenders.similar import cosines_of_rows, strongest
-from svc.model.recommenders.users import ByColumn, UserScores, spans
+from svc.model.recommenders.users import ByColumn
 
 
 class NeighbourScorer(ItemWeightScorer):
@@ -25,8 +27,6 @@ class NeighbourScorer(ItemWeightScorer):
     """
 
     kind: ClassVar[str] = "neighbours"
-
-    _by_column: ByColumn | None = None
 
     def __init__(self, offsets: Offsets, columns: NDArray[np.int32], weights: NDArray[np.float32]) -> None:
         self.offsets = offsets
@@ -67,20 +67,17 @@ class NeighbourScorer(ItemWeightScorer):
             for part, item in zip(parts, items.tolist(), strict=True)
         )
 
-    def weights_towards(self, column: int) -> NDArray[np.float32]:
-        assert self._by_column is not None, "`find_columns` was called"
-        weights = np.zeros(self.n_items, dtype=np.float32)
-        rows, entries = self._by_column.rows(column, self.offsets)
-        weights[rows] = self.weights[entries]
-        return weights
+    def weights_by_item(self) -> Callable[[int], NDArray[np.float32]]:
+        # Takes 4 bytes a weight, so it is made only for models that rank users.
+        by_column = ByColumn.of(self.columns, self.n_items)
 
-    def find_columns(self) -> None:
-        """Compute the index of weights by column, which `weights_towards` reads. It takes 4 bytes a weight."""
-        self._by_column = ByColumn.of(self.columns, self.n_items)
+        def weights_towards(column: int) -> NDArray[np.float32]:
+            weights = np.zeros(self.n_items, dtype=np.float32)
+            rows, entries = by_column.rows(column, self.offsets)
+            weights[rows] = self.weights[entries]
+            return weights
 
-    def scores_of_users(self, history: History) -> Callable[[int], UserScores]:
-        self.find_columns()
-        return super().scores_of_users(history)
+        return weights_towards
 
     def totals(
         self,

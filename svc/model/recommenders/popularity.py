@@ -12,7 +12,8 @@ from svc.model.codec import Stored
 from svc.model.history import History
 from svc.model.ranking.item_sets import without
 from svc.model.ranking.query import Query, Ranking
-from svc.model.ranking.rerank import Similar, Steps
+from svc.model.ranking.rerank import Similar
+from svc.model.ranking.steps import Steps
 from svc.model.recommenders.base import Scorer, excluded_columns
 
 
@@ -35,7 +36,8 @@ class PopularityScorer(Scorer):
         self._order = by_count(self.scores)
 
     def rank(self, queries: Sequence[Query], history: History) -> list[Ranking]:
-        return [self._rank(query, excluded_columns(query, history)) for query in queries]
+        of_queries = [first_of(self._order, query, excluded_columns(query, history)) for query in queries]
+        return [Ranking(items, self.scores[items]) for items in of_queries]
 
     def contributions(self, query: Query, history: History, items: NDArray[np.int32]) -> None:  # noqa: ARG002
         """Return None, because scores do not depend on a profile."""
@@ -45,10 +47,6 @@ class PopularityScorer(Scorer):
         """Return similarities of 0, because the model does not know how items relate. Diversity then has no effect."""
         yield
         return lambda _: np.zeros(len(items))
-
-    def _rank(self, query: Query, excluded: NDArray[np.int32]) -> Ranking:
-        items = first_of(self._order, query, excluded)
-        return Ranking(items, self.scores[items])
 
 
 class PopularPart(Stored):

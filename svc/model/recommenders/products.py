@@ -163,8 +163,8 @@ class RoundedItems(NamedTuple):
             part = slice(start, start + ITEMS_AT_ONCE)
             exact = factors[part].astype(np.float64)
             steps[part], sizes[part] = _round_rows(exact)
-            longest.append(_norms(exact).max())
-            losses.append(_norms(exact - steps[part] * sizes[part, np.newaxis].astype(np.float64)).max())
+            longest.append(norms(exact).max())
+            losses.append(norms(exact - steps[part] * sizes[part, np.newaxis].astype(np.float64)).max())
         if not LEAST < max(longest) < MOST:
             return None
         return cls(steps, sizes, *(np.maximum.accumulate(part[::-1])[::-1] for part in (longest, losses)))
@@ -176,7 +176,7 @@ class RoundedItems(NamedTuple):
         vectors = np.where(usable[:, np.newaxis], vectors, 0.0)
         steps, sizes = _round_rows(vectors)
         rounded = steps * sizes[:, np.newaxis]
-        lengths, losses = _norms(rounded), _norms(vectors - rounded)
+        lengths, losses = norms(rounded), norms(vectors - rounded)
         # An infinite error bound, so that every item of such a question becomes a candidate.
         losses[~usable] = np.inf
         return RoundedVectors(self, steps, sizes.astype(np.float32), lengths, losses)
@@ -248,7 +248,8 @@ def _round_rows(vectors: Values) -> tuple[Steps, Values]:
     return np.rint(vectors / sizes[:, np.newaxis]).astype(np.int8), sizes
 
 
-def _norms(vectors: Values) -> Values:
+def norms(vectors: Values) -> Values:
+    """Return the norm of each row of `vectors`, (m, K). Its bits do not depend on other rows."""
     return np.sqrt(row_sums(vectors * vectors))
 
 

@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from svc.model.ranking.item_sets import ItemSet, group_count, group_maxima, kth_largest, lower_bound, mask, without
 from svc.model.ranking.query import Ranking
 from svc.model.recommenders.base import is_few
-from svc.model.recommenders.products import UNIT_ROUNDOFF, RoundedItems, inner_products, product_of_one, row_sums
+from svc.model.recommenders.products import UNIT_ROUNDOFF, RoundedItems, inner_products, norms, product_of_one, row_sums
 
 NORM_STEP = 256
 """Norms are stored only for the positions that are multiples of this."""
@@ -135,13 +135,6 @@ class Layout:
         """Return a position from which on all norms are below `norm`. It may be later than the first such position."""
         return min(bisect_right(self.norms, -norm, key=float.__neg__) * NORM_STEP, len(self.columns))
 
-    def end_of_reach(self, score: float, length: float) -> int:
-        """Return a position from which on all scores with a vector of norm `length` are below `score`.
-
-        `score` must be above 0.
-        """
-        return self.end_of_norms(score / length * (1 - 1e-9)) if length else 0
-
     def reaching(self, start: int, score: float, length: float, offsets: Values) -> Positions:
         """Return the positions from `start` on at which offset + `length`·‖item‖ may reach `score`.
 
@@ -182,8 +175,8 @@ class Layout:
             factors = self.factors.take(positions[part], axis=0)
             scores[part] = row_sums((vectors if rows is None else vectors[rows[part]]) * factors)
             if self.inverse_norms is not None:
-                norms = bias_free_norms(factors.astype(np.float64))
-                np.divide(scores[part], norms, out=scores[part], where=norms > 0)
+                lengths = norms(factors[:, :-1].astype(np.float64))
+                np.divide(scores[part], lengths, out=scores[part], where=lengths > 0)
         return scores
 
 
@@ -389,7 +382,8 @@ class _Question:
             return
         if offsets is None:
             if needed > 0:
-                self.end = min(self.end, self.layout.end_of_reach(needed, self.length))
+                reach = self.layout.end_of_norms(needed / self.length * (1 - 1e-9)) if self.length else 0
+                self.end = min(self.end, reach)
         elif stop is not None:
             more = self.layout.reaching(stop, needed, self.length, offsets)
             if len(more) * FULL_SHARE <= self.end - stop:
@@ -565,9 +559,3 @@ def error_bound(components: int, reach: float) -> float:
     allows for results that become 0 because they are below the smallest normal number.
     """
     return (components + 8) * (UNIT_ROUNDOFF * 1.01 * reach + 1e-37)
-
-
-def bias_free_norms(factors: Values) -> Values:
-    """Return the norms of the item vectors without the last component, which is a bias."""
-    directions = factors[:, :-1]
-    return np.sqrt(row_sums(directions * directions))

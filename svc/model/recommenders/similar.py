@@ -14,9 +14,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from svc.model.ranking.item_sets import best
-from svc.model.ranking.rerank import Similar, Steps
-from svc.model.recommenders.users import spans
+from svc.model.ranking.item_sets import best, spans
+from svc.model.ranking.rerank import Similar
+from svc.model.ranking.steps import Steps
 
 STRONGEST: Final = 100
 """The most weights of an item that are compared, those with the largest absolute values.

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from svc.cores import one_blas_thread
 from svc.model.history import History
-from svc.model.ranking.item_sets import best, reaching
+from svc.model.ranking.item_sets import best, reaching, spans
 from svc.model.ranking.query import Ranking
 from svc.names import Order
 from svc.stable_sort import stable_order
@@ -59,13 +59,6 @@ class ByColumn(NamedTuple):
         """
         entries = self.entries[self.starts[column] : self.starts[column + 1]]
         return np.searchsorted(offsets, entries, side="right") - 1, entries
-
-
-def spans(starts: NDArray[Any], lengths: NDArray[Any]) -> NDArray[np.intp]:
-    """Return the concatenated ranges start..start + length of all pairs of `starts` and `lengths`."""
-    ends = lengths.cumsum()
-    numbers: NDArray[np.intp] = np.repeat(starts - ends + lengths, lengths)
-    return numbers + np.arange(len(numbers))
 
 
 Values = NDArray[np.float64]

@@ -18,7 +18,7 @@ from svc.asking.costs import Cost, costs_of
 from svc.errors import RecipeUnavailable
 from svc.model.model import Model
 from svc.model.ranking.query import Query, Ranking
-from svc.model.ranking.rerank import Steps
+from svc.model.ranking.steps import Steps
 from svc.serving.admission import Pace, WaitBudget
 from svc.serving.turns import Turns
 

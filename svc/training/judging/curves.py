@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from svc.model.ranking.rerank import Candidates, CompareItems, Rules, Similar, Steps, rerank, result_of
+from svc.model.ranking.rerank import Candidates, CompareItems, Rules, Similar, rerank
+from svc.model.ranking.steps import Steps, result_of
 from svc.model.recommenders.base import Scorer
 from svc.training.fitting.trial import TrialRecord
 from svc.training.judging.evaluator import Evaluator

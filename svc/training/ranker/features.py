@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from svc.model.ranker.item_record import ItemRecord, has_no_label, label_columns, names
 from svc.model.ranker.page_ranker import LAST, MOST_HISTORY
-from svc.model.recommenders.users import spans
+from svc.model.ranking.item_sets import spans
 
 Items = NDArray[np.int32]
 Table = NDArray[np.float64]

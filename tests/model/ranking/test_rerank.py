@@ -19,7 +19,8 @@ from svc.model.model import Model
 from svc.model.ranking.filter_fields import LabelField
 from svc.model.ranking.item_sets import ItemSet
 from svc.model.ranking.query import Interaction, Query, Ranking
-from svc.model.ranking.rerank import POOL, Boost, Candidates, Items, Limit, Pin, Rules, Similar, Steps, rerank
+from svc.model.ranking.rerank import POOL, Boost, Candidates, Items, Limit, Pin, Rules, Similar, rerank
+from svc.model.ranking.steps import Steps
 from tests import planned
 from tests.families import EVERY_FAMILY, N_ITEMS, family
 from tests.model.ranking.brute_force import Naive, variations

@@ -7,7 +7,7 @@ import numpy as np
 from svc.model.history import History
 from svc.model.ranking.item_sets import ItemSet
 from svc.model.ranking.query import Query
-from svc.model.ranking.rerank import result_of
+from svc.model.ranking.steps import result_of
 from svc.model.recommenders.popularity import PopularityScorer
 
 EMPTY = History(np.array([0, 0, 2], dtype=np.int64), np.array([1, 4], dtype=np.int32))

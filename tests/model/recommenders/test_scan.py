@@ -13,8 +13,8 @@ from svc.model.ranking.item_sets import ItemSet
 from svc.model.ranking.query import Ranking
 from svc.model.recommenders import scan as scan_module
 from svc.model.recommenders.factor_index import FactorIndex
-from svc.model.recommenders.products import RoundedItems, row_sums
-from svc.model.recommenders.scan import Layout, Wanted, bias_free_norms, error_bound, scan
+from svc.model.recommenders.products import RoundedItems, norms, row_sums
+from svc.model.recommenders.scan import Layout, Wanted, error_bound, scan
 
 NONE = np.empty(0, dtype=np.int32)
 KINDS = ["plain", "decaying", "even", "repeated", "coarse", "with zeros", "all zero", "tiny", "gaps", "one component"]
@@ -94,8 +94,8 @@ def sorted_exactly(layout: Layout, vector: np.ndarray, wanted: Wanted) -> Rankin
     factors = layout.factors.astype(np.float64)
     scores = np.add.reduce(factors * vector, axis=1)
     if layout.inverse_norms is not None:
-        norms = bias_free_norms(factors)
-        np.divide(scores, norms, out=scores, where=norms > 0)
+        lengths = norms(factors[:, :-1])
+        np.divide(scores, lengths, out=scores, where=lengths > 0)
     if wanted.offsets is not None:
         scores += wanted.offsets()
     scores[layout.positions[wanted.excluded]] = -np.inf

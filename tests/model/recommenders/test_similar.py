@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from svc.model.ranking.rerank import result_of
+from svc.model.ranking.item_sets import spans
+from svc.model.ranking.steps import result_of
 from svc.model.recommenders import similar
 from svc.model.recommenders.dense_weights import DenseWeightsScorer
 from svc.model.recommenders.neighbours import NeighbourScorer
 from svc.model.recommenders.similar import STRONGEST, cosines, cosines_of_rows
-from svc.model.recommenders.users import spans
 
 ITEMS = np.array([7, 0, 3, 9, 4], dtype=np.int32)
 

@@ -19,7 +19,8 @@ from svc.asking.costs import HEAVY_LIMIT, PLAIN_PROFILE, Cost, costs_of
 from svc.errors import ApiError, Overloaded
 from svc.model.ranking.item_sets import ItemSet
 from svc.model.ranking.query import Query, Ranking
-from svc.model.ranking.rerank import Boost, Rules, Steps
+from svc.model.ranking.rerank import Boost, Rules
+from svc.model.ranking.steps import Steps
 from svc.serving.models import lanes, queue
 from svc.serving.models.lanes import BULK_SLICE, CALL_S, MAX_BATCH, SLICE_S, TURN_S, Lane
 from svc.serving.models.queue import ANSWERED_A_TURN, ANSWERED_WHILE_OTHERS_WAIT, Caller
