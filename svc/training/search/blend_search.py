@@ -117,8 +117,7 @@ class _BlendTrainer:
     """
 
     def __init__(self, task: SearchTask, trials: Sequence[TrialRecord], trained: Sequence[ServedScorer]) -> None:
-        self._task = task
-        self._objective, self._holdout = task.objective, task.holdout
+        self._task, self._holdout = task, task.holdout
         self._trials = trials
         self._trained = trained
         # The sample has at most 2,000 users. With 5,000 users and all items, a blend search on 12,000 sessions of 3,000
@@ -127,12 +126,12 @@ class _BlendTrainer:
         order = self._holdout.order
         self._values = (0.0,) if order is None else order.values(BLEND)
         self._histories = [
-            self._objective.quick_scores(part, trial.params)
+            task.objective.quick_scores(part, trial.params)
             for part, trial in zip(trained, trials, strict=True)
             if trial.algorithm != TOP_POP
         ]
         # Popularity reads no history, so neither a half-life of histories nor a recency changes its scores.
-        self._popular = [self._objective.quick_scores(part, {})(0.0) for part in trained[len(self._histories) :]]
+        self._popular = [task.objective.quick_scores(part, {})(0.0) for part in trained[len(self._histories) :]]
 
     def best(self, number: int) -> TrialRecord:
         """Return the blend that wins on the sample as a trial with this `number`, not yet scored on all users."""

@@ -246,10 +246,10 @@ class Search:
             attempt.trial.report(score, epoch)
         if outcome.fitted is not None:
             self._complete(attempt, outcome.fitted, outcome.seconds)
-        elif outcome.state == "pruned":
-            self._tell(attempt, TrialState.PRUNED)
-        else:
+        elif outcome.error:
             self._fail(attempt, outcome.error)
+        else:
+            self._tell(attempt, TrialState.PRUNED)
 
     def _complete(self, attempt: _Attempt, fitted: Fitted, seconds: float) -> None:
         score = fitted.metrics[self.metric]
@@ -289,7 +289,7 @@ class Search:
             )
             self._abandon(attempt)
             attempt.timed_out = True
-            attempt.outcome = TrialOutcome("failed", seconds, error="over per_trial_timeout_seconds")
+            attempt.outcome = TrialOutcome(seconds, error="over per_trial_timeout_seconds")
 
     def _abandon(self, attempt: _Attempt) -> None:
         assert attempt.worker is not None, "only running trials can be left"

@@ -10,7 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Protocol
 
 from optuna.trial import FrozenTrial, TrialState
 
@@ -18,7 +18,6 @@ from svc.training.fitting.algorithms.registry import Params
 from svc.training.judging.recency import Fitted
 from svc.training.search.budget import ALGORITHM
 
-State = Literal["complete", "pruned", "failed"]
 Curve = dict[int, float]
 """The scores of a trial by epoch. A trial without epochs has only a screening score, at SCREENING_STEP."""
 
@@ -64,10 +63,10 @@ class TrialTask:
 class TrialOutcome:
     """The result of a trial, as a worker sends it back.
 
-    `fitted` is set if the trial is complete, and `error` if it failed. `curve` has the scores until its end.
+    `fitted` is set if the trial is complete, and `error` if it failed. Without both, it was pruned. `curve` has the
+    scores until its end.
     """
 
-    state: State
     seconds: float
     fitted: Fitted | None = None
     error: str = ""
@@ -89,12 +88,11 @@ def run_trial(objective: Objective, task: TrialTask) -> TrialOutcome:
     fitted, error = None, ""
     try:
         fitted = objective(task.algorithm, task.params, report)
-        state: State = "complete"
     except TrialPruned:
-        state = "pruned"
+        pass
     except Exception as caught:  # also MemoryError, which a smaller trial may not meet
-        state, error = "failed", f"{type(caught).__name__}: {caught}"
-    return TrialOutcome(state, time.monotonic() - begin, fitted, error, curve)
+        error = f"{type(caught).__name__}: {caught}"
+    return TrialOutcome(time.monotonic() - begin, fitted, error, curve)
 
 
 def known_curves(trials: Iterable[FrozenTrial], algorithm: str) -> tuple[Curve, ...]:

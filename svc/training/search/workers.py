@@ -125,7 +125,7 @@ class _Worker:
             answer: _Answer = self._connection.recv()
         except (EOFError, OSError):
             self.ended = True
-            return TrialOutcome("failed", 0.0, error=_KILLED)
+            return TrialOutcome(0.0, error=_KILLED)
         outcome, warned = answer
         for category, message in warned:
             logs.emit(events.PYTHON_WARNING, category=category, message=message)

@@ -52,30 +52,25 @@ def task(**more: Any) -> TrialTask:
 def test_a_complete_trial_has_its_result_and_its_curve() -> None:
     """The outcome also has the duration."""
     outcome = run_trial(Objective({1: 0.1, 2: 0.3}), task())
-    assert (outcome.state, outcome.fitted, outcome.error, outcome.curve) == ("complete", FITTED, "", {1: 0.1, 2: 0.3})
+    assert (outcome.fitted, outcome.error, outcome.curve) == (FITTED, "", {1: 0.1, 2: 0.3})
     assert outcome.seconds >= 0
 
 
 @pytest.mark.parametrize(
-    ("end", "state", "error"),
-    [
-        (TrialPruned("too hopeless"), "pruned", ""),
-        (ValueError("no such shape"), "failed", "ValueError: no such shape"),
-    ],
+    ("end", "error"),
+    [(TrialPruned("too hopeless"), ""), (ValueError("no such shape"), "ValueError: no such shape")],
 )
-def test_parameters_that_cannot_be_trained_prune_their_trial_and_a_defect_fails_it(
-    end: Exception, state: str, error: str
-) -> None:
+def test_parameters_that_cannot_be_trained_prune_their_trial_and_a_defect_fails_it(end: Exception, error: str) -> None:
     """Only the outcome of a defect has an error."""
     outcome = run_trial(Objective({1: 0.1}, end), task())
-    assert (outcome.state, outcome.fitted, outcome.error) == (state, None, error)
+    assert (outcome.fitted, outcome.error) == (None, error)
 
 
 def test_a_trial_that_is_worse_than_earlier_ones_is_pruned_between_epochs() -> None:
     """Only trials that were known when this one was suggested count as earlier."""
     known = tuple({1: 0.5, 2: 0.5, 3: 0.5, 4: 0.5, 5: 0.5} for _ in range(5))
     outcome = run_trial(Objective(dict.fromkeys(range(1, 6), 0.1)), task(known_curves=known))
-    assert (outcome.state, list(outcome.curve)) == ("pruned", [1, 2, 3, 4])
+    assert (outcome.fitted, outcome.error, list(outcome.curve)) == (None, "", [1, 2, 3, 4])
 
 
 N_OTHERS, N_JUDGED, N_ITEMS = 2_000, 6_000, 60
@@ -117,10 +112,10 @@ def test_a_trial_that_fails_screening_is_not_evaluated_on_all_users() -> None:
     objective = TrialObjective(Builder(1, None, 1), Holdout(train, evaluators, {}))
     good = {"top_k": 50, "shrinkage": 0.0, "feature_weighting": "NONE", "normalize": True}
     passed = run_trial(objective, TrialTask(0, "CosineKNNRecommender", good, screenings(0.1, 0.1, 0.1)))
-    assert passed.state == "complete"
+    assert passed.fitted is not None
     assert passed.curve.keys() == {SCREENING_STEP}
     refused = run_trial(objective, TrialTask(1, "CosineKNNRecommender", good, screenings(0.9, 0.9, 0.9)))
-    assert (refused.state, refused.curve) == ("pruned", passed.curve)
+    assert (refused.fitted, refused.error, refused.curve) == (None, "", passed.curve)
     ials = run_trial(objective, TrialTask(3, "IALSRecommender", {"n_components": 4}))
     assert ials.fitted is not None
     assert SCREENING_STEP not in ials.curve
