@@ -16,10 +16,10 @@ from scipy import sparse
 from svc import events, logs
 from svc.artifact.keys import SigningKeys
 from svc.errors import ArtifactError, FeatureRidgeFailed
-from svc.model.recommenders.base import Scorer
 from svc.recipe.schema import BASELINE, INCUMBENT
 from svc.settings import Settings
 from svc.training.data.split import global_cutoff
+from svc.training.fitting.train import Matrices
 from svc.training.fitting.trial import TrialRecord
 from svc.training.judging.evaluator import Evaluator, Ranker, Rankings, Rows
 from svc.training.judging.incumbent import Incumbent, Unfit, read_incumbent, trainable
@@ -57,7 +57,7 @@ def heldout(task: Task) -> Evaluator:
 def baseline(task: Task) -> ComparedModel:
     """Return the baseline: a ranking by popularity, trained on the training part of the split."""
     trial = TrialRecord(0, "TopPopRecommender", {}, "complete", None, {}, None, 0.0)
-    return ComparedModel(BASELINE, "refitted", task.holdout.ranker_of(_refit(task, trial, {}), trial), heldout(task))
+    return _refitted(task, BASELINE, trial, {})
 
 
 def live_model(task: Task, keys: SigningKeys, settings: Settings) -> tuple[Incumbent, ComparedModel] | None:
@@ -74,7 +74,10 @@ def live_model(task: Task, keys: SigningKeys, settings: Settings) -> tuple[Incum
     if incumbent is None:
         return None
     try:
-        compared = _as_it_is(task, incumbent, settings) or _refit_live(task, incumbent.header)
+        compared = _as_it_is(task, incumbent, settings)
+        if compared is None:
+            features = task.holdout.features if incumbent.header.get("features") else {}
+            compared = _refitted(task, INCUMBENT, trainable(task, incumbent.header), features)
     except Unfit as unfit:
         logs.emit(events.INCUMBENT_NOT_COMPARABLE, recipe=task.loaded.recipe.name, reason=str(unfit))
         return None
@@ -116,18 +119,13 @@ def _is_older_than_the_cutoff(task: Task, header: Mapping[str, Any]) -> bool:
     return cutoff >= int(datetime.fromisoformat(header["trained_at"]).timestamp()) * 1_000_000_000
 
 
-def _refit_live(task: Task, header: Mapping[str, Any]) -> ComparedModel:
-    features = task.holdout.features if header.get("features") else {}
-    trial = trainable(task, header)
-    ranker = task.holdout.ranker_of(_refit(task, trial, features), trial)
-    return ComparedModel(INCUMBENT, "refitted", ranker, heldout(task))
-
-
-def _refit(task: Task, trial: TrialRecord, features: Mapping[Any, sparse.csr_matrix]) -> Scorer:
+def _refitted(task: Task, name: str, trial: TrialRecord, features: Matrices) -> ComparedModel:
+    """Train the `trial` of the compared model `name` again. Raise Unfit if its feature weights cannot be solved for."""
     try:
-        return task.train_on_split(trial, features)
+        scorer = task.train_on_split(trial, features)
     except FeatureRidgeFailed as error:
         raise Unfit(error.message) from None
+    return ComparedModel(name, "refitted", task.holdout.ranker_of(scorer, trial), heldout(task))
 
 
 DIGITS = 12

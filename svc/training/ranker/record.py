@@ -89,20 +89,17 @@ def _popularity(
     matrix: sparse.csr_matrix, ages: sparse.csr_matrix | None, windows: Sequence[int]
 ) -> tuple[tuple[str, ...], NDArray[np.float32]]:
     n_items = matrix.shape[1]
-    names: list[str] = ["popularity"]
     # A weight of 0 is no choice, as in rankings.
-    columns: list[NDArray[Any]] = [np.bincount(matrix.indices[matrix.data != 0], minlength=n_items)]
+    columns: dict[str, NDArray[Any]] = {"popularity": np.bincount(matrix.indices[matrix.data != 0], minlength=n_items)}
     if ages is not None:
         since = np.maximum(-ages.data, 0)
         for days in windows:
-            names.append(f"popularity_{days}d")
-            columns.append(np.bincount(ages.indices[since < days * DAY_NS], minlength=n_items))
+            columns[f"popularity_{days}d"] = np.bincount(ages.indices[since < days * DAY_NS], minlength=n_items)
         # Items without a choice look as old as the data, not new.
         last = np.full(n_items, _longest_age(ages), dtype=np.int64)
         np.minimum.at(last, ages.indices, since)
-        names.append("since_last_choice")
-        columns.append(last / DAY_NS)
-    return tuple(names), np.log1p(np.stack(columns, axis=1)).astype(np.float32)
+        columns["since_last_choice"] = last / DAY_NS
+    return tuple(columns), np.log1p(np.stack(list(columns.values()), axis=1)).astype(np.float32)
 
 
 def _neighbours(matrix: sparse.csr_matrix) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
