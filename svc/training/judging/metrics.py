@@ -34,7 +34,7 @@ def user_scores(rankings: Sequence[Sequence[int]], truth: sparse.csr_matrix) -> 
     The definitions are those of irspack. The ndcg is relative to the best ranking of as many items as were recommended.
     The map divides by the number of all chosen items, or the sum of their values.
     """
-    # Sorted for the binary search of `_worth`.
+    # Sorted, so that the last bits of sums do not depend on the order in which items are stored.
     truth = truth.sorted_indices()
     lengths = np.asarray([len(ranking) for ranking in rankings], dtype=np.int64)
     n_users, width = len(lengths), max(int(lengths.max(initial=0)), 1)
@@ -64,16 +64,10 @@ def _owners(truth: sparse.csr_matrix) -> NDArray[np.int64]:
 
 
 def _worth(truth: sparse.csr_matrix, rows: NDArray[np.int64], items: NDArray[np.int64]) -> Vector:
-    """Return the value in `truth` at each pair of `rows` and `items`, (n,), or 0 if the user did not choose the item.
-
-    The indices of `truth` must be sorted.
-    """
-    n_items = truth.shape[1]
-    chosen, wanted = _owners(truth) * n_items + truth.indices, rows * n_items + items
-    if not len(chosen):
-        return np.zeros(len(wanted))
-    positions = np.minimum(np.searchsorted(chosen, wanted), len(chosen) - 1)
-    return np.where(chosen[positions] == wanted, truth.data[positions], 0.0).astype(np.float64)
+    """Return the value in `truth` at each pair of `rows` and `items`, (n,): 0 if the user did not choose the item."""
+    if not len(rows):  # scipy would return a sparse matrix
+        return np.empty(0)
+    return np.asarray(truth[rows, items], dtype=np.float64).ravel()
 
 
 def _ideal(truth: sparse.csr_matrix, lengths: NDArray[np.int64], discounts: Vector) -> Vector:
@@ -91,7 +85,7 @@ def list_metrics(rankings: Sequence[Sequence[int]], truth: sparse.csr_matrix) ->
     n_items, lengths = truth.shape[1], np.array([len(ranking) for ranking in rankings])
     items = np.fromiter(chain.from_iterable(rankings), dtype=np.int64, count=int(lengths.sum()))
     owners = np.repeat(np.arange(len(lengths)), lengths)
-    n_hits = np.bincount(owners[_worth(truth.sorted_indices(), owners, items) > 0], minlength=len(lengths))
+    n_hits = np.bincount(owners[_worth(truth, owners, items) > 0], minlength=len(lengths))
     counts = np.sort(np.bincount(items, minlength=n_items))
     shares = counts[counts > 0] / max(len(items), 1)
     return {
