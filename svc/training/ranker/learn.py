@@ -17,7 +17,6 @@ from scipy import sparse
 
 from svc import events, logs
 from svc.model.history import History
-from svc.model.ranker.item_record import ItemRecord
 from svc.model.ranker.page_ranker import REORDERED, PageRanker
 from svc.model.ranking.query import Query, Ranking
 from svc.training.fitting.trial import TrialRecord
@@ -94,8 +93,9 @@ class Learned:
         in nanoseconds from the reference time. It is None if the record is not ordered.
         """
         record = item_record(matrix, ages, self.windows, take_items(self.tables, items))
-        own = self.ranker
-        return _ranker(record, own.weights, own.means, own.deviations, weighs=own.weighs)
+        ranker = replace(self.ranker, record=record)
+        ranker.ready()
+        return ranker
 
 
 def learn(task: Task, own: ServedRanker | None, winner: TrialRecord, tables: EncodedTables) -> Learned | None:
@@ -145,9 +145,12 @@ def learn(task: Task, own: ServedRanker | None, winner: TrialRecord, tables: Enc
     raw /= deviations
     pages = _pages(raw, [items[:CANDIDATES] for items, _ in pools], truth)
     fitted = fit(pages, seed=seed)
-    ranker, *of_others = (
-        _ranker(record, own, means, deviations, weighs=weighs) for own in (fitted.weights, *fitted.of_others)
-    )
+    ranker, *of_others = rankers = [
+        PageRanker(record, weights.astype(np.float32), means, deviations, weighs)
+        for weights in (fitted.weights, *fitted.of_others)
+    ]
+    for each in rankers:
+        each.ready()
     judges = {row: of_others[part] for row, part in zip(rows, fitted.fold.tolist(), strict=True)}
     reordered = OrderedRanker(own, ranker, judges, history).reorder(users, pools, evaluator.cutoff)
     before = [items[: evaluator.cutoff].tolist() for items, _ in pools]
@@ -213,19 +216,6 @@ def _strengths(pages: Pages, ranker: PageRanker) -> dict[str, float]:
         squares = np.where(pages.is_item, (addends - means) ** 2, 0.0)
         strengths[group] = round(float(np.sqrt(squares.sum() / counts.sum())), _DIGITS)
     return strengths
-
-
-def _ranker(
-    record: ItemRecord,
-    weights: NDArray[Any],
-    means: NDArray[np.float32],
-    deviations: NDArray[np.float32],
-    *,
-    weighs: bool,
-) -> PageRanker:
-    ranker = PageRanker(record, weights.astype(np.float32), means, deviations, weighs)
-    ranker.ready()
-    return ranker
 
 
 def _standard(rows: NDArray[np.float64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
