@@ -79,14 +79,12 @@ def train(
         return run.run()
     except KeyboardInterrupt as interrupt:
         return run.outcome.log_interrupt(int(getattr(interrupt, "exit_code", 130)))
-    except SvcError as error:
-        return run.outcome.log_failure(error.message, error.code, error.exit_code, error.fields)
     except Exception as error:
         # A full disk or too little memory may come from any line, and is no defect of svc.
-        limit = exhaustion(error)
-        if limit is not None:
-            return run.outcome.log_failure(limit.message, limit.code, limit.exit_code, {})
-        return run.outcome.log_defect(error)  # a bug in svc still ends with one clear last line
+        cause = error if isinstance(error, SvcError) else exhaustion(error)
+        if cause is None:
+            return run.outcome.log_defect(error)  # a bug in svc still ends with one clear last line
+        return run.outcome.log_failure(cause.message, cause.code, cause.exit_code, cause.fields)
 
 
 def train_or_raise(loaded: LoadedRecipe, options: TrainOptions, settings: Settings, progress: Progress) -> str:

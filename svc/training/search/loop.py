@@ -53,10 +53,6 @@ class _Attempt:
     outcome: TrialOutcome | None = None
     timed_out: bool = False
 
-    @property
-    def waits(self) -> bool:
-        return self.worker is None and self.outcome is None
-
 
 @dataclass(slots=True, eq=False)
 class Search:
@@ -147,7 +143,8 @@ class Search:
         while self._ask_next() or self._tell_next():
             pass
         for attempt in self._asked.values():
-            if attempt.waits and self._may_start(attempt.task.algorithm):
+            waits = attempt.worker is None and attempt.outcome is None
+            if waits and self._may_start(attempt.task.algorithm):
                 attempt.submitted = time.monotonic()
                 attempt.worker = self._submit(attempt.task)
         return bool(self._asked)

@@ -6,6 +6,7 @@ credentials, because it is part of the recipe, and errors and logs show it.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import platform
@@ -254,12 +255,9 @@ def _check_file(path: Path) -> None:
             if not os.access(folder, os.W_OK | os.X_OK):
                 raise _refusal("sqlite", f"the folder {folder} cannot be written")
             return
-        connection = sqlite3.connect(path, timeout=60)
-        try:
+        with contextlib.closing(sqlite3.connect(path, timeout=60)) as connection:
             connection.execute("BEGIN IMMEDIATE")  # takes the write lock, which fails for a file that is read-only
             connection.rollback()
-        finally:
-            connection.close()
     except (sqlite3.Error, PermissionError) as error:
         raise _refusal("sqlite", f"{path} cannot be used: {error}") from None
 
