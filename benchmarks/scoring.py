@@ -127,7 +127,7 @@ def numpy_alone(blend: BlendScorer) -> BlendScorer:
     other, other.factors = copy(blend), copy(blend.factors)
     other.factors.index = copy(blend.factors.index)
     other.ready()  # a copy has the stored arrays alone
-    other.factors.index._layout = replace(other.factors.index.layout, rounded=None)
+    other.factors.index.layout = replace(other.factors.index.layout, rounded=None)
     return other
 
 

@@ -117,7 +117,8 @@ class SerialState:
                     _keep_highest(served, stored)
                     # No write if nothing rose: each load of the same artifact would replace the file again.
                     if stored != served:
-                        self._write(recipe, served)
+                        content = json.dumps({"format": _FORMAT, "serials": served}, sort_keys=True)
+                        replace_file(self._path(recipe), content.encode())
             except (OSError, NotImplementedError) as error:  # not implemented: the file system has no locks
                 self._emit_unusable(recipe, f"cannot be written: {getattr(error, 'strerror', None) or error}")
 
@@ -141,10 +142,6 @@ class SerialState:
     def _emit_unusable(self, recipe: str, problem: str) -> None:
         path = self._path(recipe)
         logs.emit(events.REPLAY_STATE_UNUSABLE, name=recipe, path=str(path), error=f"{path.name} {problem}")
-
-    def _write(self, recipe: str, serials: Serials) -> None:
-        content = json.dumps({"format": _FORMAT, "serials": serials}, sort_keys=True)
-        replace_file(self._path(recipe), content.encode())
 
 
 def _keep_highest(serials: Serials, others: Serials) -> None:

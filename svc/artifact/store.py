@@ -233,12 +233,12 @@ class Store:
         Raises ArtifactReadError, also for a missing file, and PayloadTooLarge.
         """
         # One read for both forms: only the content tells a pointer from an artifact.
-        name, view = self._name, self._read(self._name, max_bytes)
-        target = _pointer_target(view, self._name)
-        if target is None:
-            return self._blob(name, view, None)
-        name, view = self._follow(target, max_bytes)
-        return self._blob(name, view, _sha8_in(name))
+        view = self._read(self._name, max_bytes)
+        sha8 = _version_in(view, self._name)
+        if sha8 is None:
+            return self._blob(self._name, view, None)
+        sha8, view = self._follow(sha8, max_bytes)
+        return self._blob(self._target(sha8), view, sha8)
 
     def _blob(self, name: str, view: memoryview, named: str | None) -> Blob:
         return Blob(view, hashlib.sha256(view).hexdigest(), self._folder.uri_of(name), named)
@@ -249,18 +249,18 @@ class Store:
         except FileNotFoundError:
             raise ArtifactReadError(f"{self._folder.uri_of(name)} does not exist") from None
 
-    def _follow(self, target: str, max_bytes: int) -> tuple[str, memoryview]:
-        """Read the target of the pointer.
+    def _follow(self, sha8: str, max_bytes: int) -> tuple[str, memoryview]:
+        """Read the version that the pointer names, and return it with its name.
 
         If that fails, a training may have replaced the pointer and removed the version. So the pointer is read again.
         """
         try:
-            return target, self._read(target, max_bytes)
+            return sha8, self._read(self._target(sha8), max_bytes)
         except ArtifactReadError as error:
-            newer = _pointer_target(self._read(self._name, max_bytes), self._name)
-            if newer is None or newer == target:
+            newer = _version_in(self._read(self._name, max_bytes), self._name)
+            if newer is None or newer == sha8:
                 raise ArtifactReadError(f"{self.uri} points to an artifact that cannot be read: {error}") from error
-            return newer, self._read(newer, max_bytes)
+            return newer, self._read(self._target(newer), max_bytes)
 
     def read_log(self) -> bytes:
         """Read the version log beside the artifact, or return no bytes if it is missing.
@@ -301,15 +301,14 @@ class Store:
 
     def put_version(self, write: Callable[[BinaryIO], Written]) -> tuple[str, Written]:
         """Write a version without moving the pointer. Returns the first 8 hex digits of its sha256."""
-        written = self._folder.put(write, lambda made: _target_name(self._name, made.sha256_hex))
+        written = self._folder.put(write, lambda made: self._target(made.sha256_hex[:SHA8]))
         return written.sha256_hex[:SHA8], written
 
     def point_to(self, sha8: str) -> None:
-        target = _target_name(self._name, sha8)
-        self._folder.put(lambda out: out.write(f"{target}\n".encode()), lambda _: self._name)
+        self._folder.put(lambda out: out.write(f"{self._target(sha8)}\n".encode()), lambda _: self._name)
 
     def uri_of_version(self, sha8: str) -> str:
-        return self._folder.uri_of(_target_name(self._name, sha8))
+        return self._folder.uri_of(self._target(sha8))
 
     def live(self) -> str | None:
         """Return the version that the pointer names, or None if the object is missing or not a pointer."""
@@ -317,8 +316,7 @@ class Store:
             view = self._folder.read(self._name, MAX_POINTER_BYTES)
         except (FileNotFoundError, PayloadTooLarge):  # more bytes than a pointer has: an artifact
             return None
-        target = _pointer_target(view, self._name)
-        return None if target is None else _sha8_in(target)
+        return _version_in(view, self._name)
 
     def versions(self) -> set[str] | None:
         """Return the versions beside the pointer, or None when the store cannot list its objects."""
@@ -329,24 +327,28 @@ class Store:
         return {match[1] for match in matches if match}
 
     def has_version(self, sha8: str) -> bool:
-        return self._has(_target_name(self._name, sha8))
+        return self._has(self._target(sha8))
 
     def read_version(self, sha8: str, max_bytes: int) -> Blob:
         """Read the version `sha8`. Raises NoSuchVersion, and the errors of `read`."""
-        name = _target_name(self._name, sha8)
+        name = self._target(sha8)
         # Checked before the store is asked: the text may come from a command line and becomes part of a path.
         if not re.fullmatch(r"[0-9a-f]{8}", sha8) or not self._has(name):
             raise NoSuchVersion(f"there is no version {sha8} beside {self.uri}")
         return self._blob(name, self._read(name, max_bytes), sha8)
 
     def remove_version(self, sha8: str) -> None:
-        self._folder.remove(_target_name(self._name, sha8))
+        self._folder.remove(self._target(sha8))
 
     def has_log(self) -> bool:
         return self._has(f"{self._name}{_LOG_SUFFIX}")
 
     def write_log(self, data: bytes) -> None:
         self._folder.put(lambda out: out.write(data), lambda _: f"{self._name}{_LOG_SUFFIX}")
+
+    def _target(self, sha8: str) -> str:
+        """Return the file name of a version."""
+        return f"{self._name.removesuffix(_SUFFIX)}.{sha8}{_SUFFIX}"
 
     def _has(self, name: str) -> bool:
         try:
@@ -356,20 +358,12 @@ class Store:
         return True
 
 
-def _target_name(name: str, sha256_hex: str) -> str:
-    return f"{name.removesuffix(_SUFFIX)}.{sha256_hex[:SHA8]}{_SUFFIX}"
-
-
-def _sha8_in(target: str) -> str:
-    return target.removesuffix(_SUFFIX)[-SHA8:]
-
-
 def _version_pattern(name: str) -> re.Pattern[str]:
     return re.compile(re.escape(name.removesuffix(_SUFFIX)) + r"\.([0-9a-f]{8})" + re.escape(_SUFFIX))
 
 
-def _pointer_target(view: memoryview, name: str) -> str | None:
-    """Return the file name that a pointer holds, or None if the bytes are not a pointer.
+def _version_in(view: memoryview, name: str) -> str | None:
+    """Return the version whose file name a pointer holds, or None if the bytes are not a pointer.
 
     Only versions of the pointer's own name are accepted, so that a pointer cannot lead to another file.
     """
@@ -377,7 +371,8 @@ def _pointer_target(view: memoryview, name: str) -> str | None:
     if len(view) > MAX_POINTER_BYTES or bytes(view[: len(layout.MAGIC)]) == layout.MAGIC:
         return None
     text = bytes(view).decode("utf-8", "replace").removesuffix("\n")
-    return text if _version_pattern(name).fullmatch(text) else None
+    match = _version_pattern(name).fullmatch(text)
+    return match[1] if match else None
 
 
 def scheme_of(uri: str) -> str:

@@ -43,7 +43,10 @@ from svc.model.operations import check_operations
 
 
 class Stored:
-    """Base class of objects in a payload. Attributes with a leading underscore are derived and not stored.
+    """Base class of objects in a payload.
+
+    The fields and parameters of a class are stored, unless they have a leading underscore. All other attributes are
+    derived, as by `ready`.
 
     If a class has a default for an attribute, the values None, False, 0 and () are not stored either. Therefore a new
     optional attribute does not change the bytes of models without it. `ALWAYS_STORED` names the exceptions.
@@ -55,7 +58,8 @@ class Stored:
     STORED_NAMES: ClassVar[dict[str, str]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if not (name[0] == "_" or self._lacks(name, value))}
+        stored = _declared(type(self))
+        return {name: value for name, value in vars(self).items() if name in stored and not self._lacks(name, value)}
 
     def _lacks(self, name: str, value: object) -> bool:
         is_optional = hasattr(type(self), name) and name not in self.ALWAYS_STORED

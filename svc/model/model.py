@@ -110,31 +110,19 @@ class Model(Stored):
         self._events = tuple(EventKind(**{name: row[name] for name in EventKind._fields}) for row in described)
 
     @property
-    def finder(self) -> IdFinder:
-        """Return the finder of item columns by id. Call `ready` before."""
-        return self._finder
-
-    @property
-    def reads_characters(self) -> bool:
-        """Return whether encoding the features of a request may take milliseconds."""
-        return self._reads_characters
-
-    @property
     def kind(self) -> str:
         """Return the family of the scorer, such as "factors"."""
         return self.scorer.kind
 
     def ready(self) -> None:
         """Compute the derived data of all parts. Takes up to about a second for a large model."""
-        self._finder = IdFinder(self.item_ids)
-        self._reads_characters = any(encoder.reads_characters for encoder in self._encoders())
-        self.scorer.ready()
-        if self.ranker is not None:
-            self.ranker.ready()
-        for encoder in self._encoders():
-            encoder.ready()
-        if self.cold is not None:
-            self.cold.ready()
+        self.finder = IdFinder(self.item_ids)
+        encoders = [encoder for encoder in (self.encoder("user"), self.encoder("item")) if encoder is not None]
+        # Encoding the features of a request may then take milliseconds.
+        self.reads_characters = any(encoder.reads_characters for encoder in encoders)
+        for part in (self.scorer, self.ranker, *encoders, self.cold):
+            if part is not None:
+                part.ready()
 
     def measure_users(self) -> None:
         """Compute the mean and deviation of each user's scores and store them, in 16 bytes a user.
@@ -265,7 +253,7 @@ class Model(Stored):
 
     def unknown(self, ids: Sequence[str]) -> NDArray[np.int64]:
         """Return the positions in `ids` of ids that are not items of the model."""
-        return np.flatnonzero(self._finder.indices(ids) < 0)
+        return np.flatnonzero(self.finder.indices(ids) < 0)
 
     def scorer_of(self, query: Query) -> Scorer:
         """Return the scorer that answers `query`: `scorer` for training users, else `cold` if the model has it."""
@@ -333,9 +321,6 @@ class Model(Stored):
             both = NO_ITEMS if other < 0 else _hidden_items(self.hidden_of_others, other, brings_back=brings_back)
             columns, new = both[both < self.n_items], both[both >= self.n_items] - self.n_items
         return columns, [] if self.hidden_new_ids is None else [self.hidden_new_ids.at(row) for row in new.tolist()]
-
-    def _encoders(self) -> list[SideEncoder]:
-        return [encoder for encoder in (self.encoder("user"), self.encoder("item")) if encoder is not None]
 
     def encoder(self, side: Side) -> SideEncoder | None:
         """Return the encoder of the features of users or items, or None without such features."""

@@ -112,7 +112,12 @@ class _Stack:
             self._values.append(_PLAIN)
         elif name in _MAKES:
             held = self._take(_MAKES[name])
-            self._container(_texts(held) if name == "FROZENSET" else held)
+            self._n_containers += 1
+            if self._n_containers > MAX_CONTAINERS:
+                raise PayloadInvalid(f"payload: more than {MAX_CONTAINERS} containers, more than any model has")
+            made = _Value()
+            made.take(_texts(held) if name == "FROZENSET" else held)
+            self._values.append(made)
         elif name in _FILLS:
             self._fill(name)
         elif name == "MARK":
@@ -121,14 +126,6 @@ class _Stack:
             self._memo.append(self._values[-1])
         elif name in ("BINGET", "LONG_BINGET"):
             self._values.append(self._memo[argument])
-
-    def _container(self, held: list[_Value]) -> None:
-        self._n_containers += 1
-        if self._n_containers > MAX_CONTAINERS:
-            raise PayloadInvalid(f"payload: more than {MAX_CONTAINERS} containers, more than any model has")
-        made = _Value()
-        made.take(held)
-        self._values.append(made)
 
     def _fill(self, name: str) -> None:
         held = self._take(_FILLS[name])

@@ -12,9 +12,10 @@ import pickle
 import pickletools
 import re
 import struct
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -28,42 +29,44 @@ from svc.model.ids import IdTable
 from tests.families import family
 
 
+@dataclass(eq=False)
 class Inner(Stored):
-    def __init__(self) -> None:
-        self.numbers = np.zeros(3)
+    numbers: np.ndarray = field(default_factory=lambda: np.zeros(3))
+    _derived: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
         self._derived = np.zeros(100)
+        self.derived = np.zeros(100)
 
 
+@dataclass(eq=False)
 class Outer(Stored):
-    def __init__(self) -> None:
-        self.inner = Inner()
-        self.several = (Inner(),)
-        self.ids = IdTable.from_ids(["a"])
-        self.name = "x"
+    inner: Inner = field(default_factory=Inner)
+    several: tuple[Inner, ...] = field(default_factory=lambda: (Inner(),))
+    ids: IdTable = field(default_factory=lambda: IdTable.from_ids(["a"]))
+    name: str = "x"
 
 
 def test_derived_attributes_are_not_stored() -> None:
-    """Loading computes attributes with a leading underscore again."""
+    """Loading computes attributes again that are no fields, or have a leading underscore."""
     assert set(Inner().__getstate__()) == {"numbers"}
 
 
+@dataclass(eq=False)
 class Later(Stored):
-    ALWAYS_STORED = frozenset({"scales"})
+    ALWAYS_STORED: ClassVar[frozenset[str]] = frozenset({"scales"})
+    first: object
     scales: object = None
     ties: object = None
     recency: float = 0.0
     parts_of: tuple[str, ...] = ()
 
-    def __init__(self, **given: object) -> None:
-        self.first = None
-        vars(self).update({"scales": None, "ties": None, "recency": 0.0, "parts_of": (), **given})
-
 
 def test_optional_attributes_are_stored_only_if_set() -> None:
     """Artifacts without them keep their bytes. Arrays without elements are stored."""
-    assert list(Later().__getstate__()) == ["first", "scales"]
-    given = {"ties": np.zeros(0, dtype=bool), "recency": 0.5, "parts_of": ("a",)}
-    assert Later(**given).__getstate__() == {"first": None, "scales": None, **given}
+    assert list(Later(None).__getstate__()) == ["first", "scales"]
+    given: dict[str, Any] = {"ties": np.zeros(0, dtype=bool), "recency": 0.5, "parts_of": ("a",)}
+    assert Later(None, **given).__getstate__() == {"first": None, "scales": None, **given}
 
 
 def test_parts_lists_every_array_by_its_path() -> None:
@@ -71,7 +74,7 @@ def test_parts_lists_every_array_by_its_path() -> None:
     parts = Outer().parts()
     assert parts["inner.numbers"] == parts["several.0.numbers"] == 24
     assert parts["ids.blob"] == 1
-    assert not any("_derived" in path or path == "name" for path in parts)
+    assert not any("derived" in path or path == "name" for path in parts)
 
 
 ALL_DTYPES = sorted(codec.DTYPES)

@@ -36,7 +36,6 @@ QUESTIONS = {
     "plans_long",
     "cost_of",
     "costs_of",
-    "Model.reads_characters",
     "intersect",
     "Ranking.from_place",
 }

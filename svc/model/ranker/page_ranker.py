@@ -81,11 +81,6 @@ class PageRanker(Stored):
         """Return the features in the order of the weights."""
         return names(self.record)
 
-    @property
-    def scale_of_score(self) -> float:
-        """Return the factor by which the winner's score counts: weight / deviation."""
-        return self._of_score
-
     def ready(self) -> None:
         """Compute the addends that depend on the item alone."""
         record = self.record
@@ -108,7 +103,8 @@ class PageRanker(Stored):
         # One table, so that one `take` reads all facts about an item.
         table = np.column_stack([*entries, record.popularity[:, 0], own.T, ~is_missing, filled])
         columns = label_columns(record)
-        self._of_score = float(scores[0])
+        # The factor by which the winner's score counts: weight / deviation.
+        self.scale_of_score = float(scores[0])
         # NumPy stacks columns in either order, and `take` copies the whole table if its rows are not contiguous.
         self._facts = np.ascontiguousarray(table, dtype=np.float64)
         self._of_places = np.log1p(np.arange(REORDERED)) * scores[1]
@@ -161,7 +157,7 @@ class PageRanker(Stored):
         sums = np.add.reduce(chosen if w is None else chosen * w[:, np.newaxis], axis=0)
         first_number = 3 + len(GROUPS)
         groups = own[3:first_number]
-        by_score = scores * self._of_score
+        by_score = scores * self.scale_of_score
         by_score += self._of_places[: len(items)]
         groups[0] += by_score
         groups[1] += own[2] * (float(sums[2]) / (max(n_chosen, 1) if w is None else w.sum()) * self._by_history)

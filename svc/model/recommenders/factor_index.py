@@ -30,8 +30,6 @@ class FactorIndex(Stored):
     `factors`, (n, K) float32, are the vectors by position, and `columns`, (n,) int32, the item column at each position.
     """
 
-    _layout: Layout
-
     def __init__(self, factors: NDArray[np.float32], columns: NDArray[np.int32]) -> None:
         self.factors = factors
         self.columns = columns
@@ -47,13 +45,8 @@ class FactorIndex(Stored):
     def n_items(self) -> int:
         return len(self.factors)
 
-    @property
-    def layout(self) -> Layout:
-        """Return the arrays that a scan by inner product reads."""
-        return self._layout
-
     def ready(self) -> None:
-        """Compute the arrays that a scan reads in addition to the stored ones."""
+        """Compute `layout`, the arrays that a scan by inner product reads."""
         n = self.n_items
         positions = np.empty(n, dtype=np.int32)
         positions[self.columns] = np.arange(n, dtype=np.int32)
@@ -62,14 +55,14 @@ class FactorIndex(Stored):
         even = bool(lengths[len(lengths) // 2] >= EVEN * lengths[0])
         # With falling norms a scan reads only the beginning of the index, and rounding would save little.
         rounded = RoundedItems.of(self.factors) if even and self.factors.size >= LEAST_ROUNDED else None
-        self._layout = Layout(self.factors, self.columns, positions, lengths.tolist(), lengths, even, rounded)
+        self.layout = Layout(self.factors, self.columns, positions, lengths.tolist(), lengths, even, rounded)
 
     def cosines(self) -> Layout:
         """Return the arrays of a scan by cosines. The last component of each item vector is a bias and is ignored."""
         lengths = _row_norms(self.factors[:, :-1])
         inverse = np.divide(1.0, lengths, out=np.zeros(len(lengths)), where=lengths > 0)
         return replace(
-            self._layout,
+            self.layout,
             rounded=None,
             inverse_norms=np.minimum(inverse, LARGEST).astype(np.float32),
             largest_inverse=float(inverse.max(initial=0.0)),
@@ -77,7 +70,7 @@ class FactorIndex(Stored):
 
     def vectors(self, columns: NDArray[np.int32]) -> NDArray[np.float64]:
         """Return the item vectors of the columns, (s, K), or (B, S, K) for columns of shape (B, S)."""
-        return self.factors.take(self._layout.positions[columns], axis=0).astype(np.float64)
+        return self.factors.take(self.layout.positions[columns], axis=0).astype(np.float64)
 
     def moments(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the mean of the item vectors, (K,), and their covariance, (K, K)."""
