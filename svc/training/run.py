@@ -79,12 +79,16 @@ def train(
         return run.run()
     except KeyboardInterrupt as interrupt:
         return run.outcome.log_interrupt(int(getattr(interrupt, "exit_code", 130)))
+    # Apart from other exceptions, so that no local variable holds the error: it would be in a reference cycle with this
+    # frame, and CPython 3.11 may crash when it collects the views of the model in the cycle.
+    except SvcError as error:
+        return run.outcome.log_failure(error.message, error.code, error.exit_code, error.fields)
     except Exception as error:
         # A full disk or too little memory may come from any line, and is no defect of svc.
-        cause = error if isinstance(error, SvcError) else exhaustion(error)
-        if cause is None:
-            return run.outcome.log_defect(error)  # a bug in svc still ends with one clear last line
-        return run.outcome.log_failure(cause.message, cause.code, cause.exit_code, cause.fields)
+        limit = exhaustion(error)
+        if limit is not None:
+            return run.outcome.log_failure(limit.message, limit.code, limit.exit_code, {})
+        return run.outcome.log_defect(error)  # a bug in svc still ends with one clear last line
 
 
 def train_or_raise(loaded: LoadedRecipe, options: TrainOptions, settings: Settings, progress: Progress) -> str:
