@@ -37,7 +37,7 @@ from svc.training.data.features import FittedSide, SideName
 from svc.training.data.weights import HALF_LIFE
 from svc.training.fitting.train import train_trial
 from svc.training.fitting.trial import TrialRecord
-from svc.training.judging.evaluator import Evaluator, Ranker, Rankings, Rows
+from svc.training.judging.evaluator import DIGITS, Evaluator, Ranker, Rankings, Rows
 from svc.training.judging.intervals import mean_interval
 from svc.training.judging.metrics import METRICS
 from svc.training.judging.search_result import SearchResult
@@ -56,7 +56,6 @@ ALWAYS_ALLOWED_WORK = 2e11
 DEFAULT_COMPONENTS = 20
 """irspack's default for iALS, for a trial without this parameter."""
 _AT_ONCE = 256
-_DIGITS = 12
 DIFFERENCES = frozenset({"lead_over_popularity", "known_change"})
 """Figures that are no scores but compare two of them."""
 
@@ -218,7 +217,7 @@ def draws(n: int, seed: int, axis: int) -> Iterator[NDArray[np.int64]]:
 
 
 def _means(draws: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    return {name: round(float(np.mean([draw[name] for draw in draws])), _DIGITS) for name in METRICS}
+    return {name: round(float(np.mean([draw[name] for draw in draws])), DIGITS) for name in METRICS}
 
 
 def _intervals(measured: Sequence[Measured], metric: str) -> dict[str, list[float]]:
@@ -234,7 +233,7 @@ def intervals_of_draws(scores: Mapping[str, NDArray[np.float64]]) -> dict[str, l
     """
     spans = {name: mean_interval(values) for name, values in scores.items() if len(values) > 1}
     bounds = {name: (-1.0, np.inf) if name in DIFFERENCES else (0.0, 1.0) for name in spans}
-    return {name: [round(float(np.clip(end, *bounds[name])), _DIGITS) for end in span] for name, span in spans.items()}
+    return {name: [round(float(np.clip(end, *bounds[name])), DIGITS) for end in span] for name, span in spans.items()}
 
 
 def ranker_of_held(side: SideName, served: Scorer, features: sparse.csr_matrix) -> Ranker:

@@ -21,7 +21,7 @@ from svc.settings import Settings
 from svc.training.data.split import global_cutoff
 from svc.training.fitting.train import Matrices
 from svc.training.fitting.trial import TrialRecord
-from svc.training.judging.evaluator import Evaluator, Ranker, Rankings, Rows
+from svc.training.judging.evaluator import DIGITS, Evaluator, Ranker, Rankings, Rows
 from svc.training.judging.incumbent import Incumbent, Unfit, read_incumbent, trainable
 from svc.training.judging.intervals import Choice, paired_change
 from svc.training.judging.rankers import ServedRanker
@@ -126,10 +126,6 @@ def _refitted(task: Task, name: str, trial: TrialRecord, features: Matrices) -> 
     except FeatureRidgeFailed as error:
         raise Unfit(error.message) from None
     return ComparedModel(name, "refitted", task.holdout.ranker_of(scorer, trial), heldout(task))
-
-
-DIGITS = 12
-"""Digits of the figures in the header's block `promotion`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from svc.model.ranking.rerank import Candidates, CompareItems, Rules, Similar, r
 from svc.model.ranking.steps import Steps, result_of
 from svc.model.recommenders.base import Scorer
 from svc.training.fitting.trial import TrialRecord
-from svc.training.judging.evaluator import Evaluator
+from svc.training.judging.evaluator import DIGITS, Evaluator
 from svc.training.judging.intervals import interval, intervals
 from svc.training.judging.metrics import user_scores
 from svc.training.judging.rankers import ServedRanker
@@ -102,7 +102,6 @@ def _row(value: float, lists: Sequence[Reranked], truth: sparse.csr_matrix, seed
 
 CUTOFFS = (5, 10, 20, 50)
 """The cutoffs to measure, whatever the cutoff of the recipe is."""
-_DIGITS = 12
 
 
 def measure_curves(task: Task, winner: TrialRecord, ranker: ServedRanker) -> dict[str, Any]:
@@ -128,7 +127,7 @@ def _at_cutoffs(evaluator: Evaluator, ranker: ServedRanker) -> dict[str, Any]:
     for cutoff in CUTOFFS:
         if cutoff <= truth.shape[1]:
             scores = user_scores([ranking[:cutoff] for ranking in rankings], truth)
-            cutoffs[str(cutoff)] = {name: round(float(values.mean()), _DIGITS) for name, values in scores.items()}
+            cutoffs[str(cutoff)] = {name: round(float(values.mean()), DIGITS) for name, values in scores.items()}
     return {"cutoffs": cutoffs} if cutoffs else {}
 
 
@@ -146,7 +145,7 @@ def _by_recency(task: Task, winner: TrialRecord, trained: Scorer) -> dict[str, A
     scores = np.stack([sample.by_user(sample.rankings(ranker), holdout.metric) for ranker in rankers], axis=1)
     spans = intervals(scores, seed=task.loaded.recipe.training.split.seed)
     rows = [
-        {"recency": value, "score": round(float(mean), _DIGITS), "interval": [round(end, _DIGITS) for end in span]}
+        {"recency": value, "score": round(float(mean), DIGITS), "interval": [round(end, DIGITS) for end in span]}
         for value, mean, span in zip(values, scores.mean(axis=0), spans, strict=True)
     ]
     return {"recency": {"n_users": len(scores), "values": rows}}

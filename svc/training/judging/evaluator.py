@@ -11,7 +11,8 @@ from scipy import sparse
 
 from svc.training.judging.metrics import METRICS, list_metrics, user_scores
 
-_SCORE_DIGITS = 12
+DIGITS = 12
+"""Digits of the scores, and of other figures about models, in a header."""
 
 Rows = NDArray[np.int64]
 Rankings = list[list[int]]
@@ -108,7 +109,7 @@ class Evaluator:
         truth = self.heldout[self.evaluated_users]
         scores = user_scores(rankings, truth)
         metrics = {name: values.mean() for name, values in scores.items()} | list_metrics(rankings, truth)
-        rounded = {name: round(float(metrics[name]), _SCORE_DIGITS) for name in METRICS}
+        rounded = {name: round(float(metrics[name]), DIGITS) for name in METRICS}
         return ModelEvaluation(rounded, rankings, truth, scores)
 
     def rankings(self, ranker: Ranker) -> Rankings:

@@ -48,7 +48,7 @@ More users are divided at random into this many groups, which are drawn instead.
 The variance of the mean is then accurate to about 2%, and the width of an interval to about 1%.
 """
 _DRAWS_PER_BLOCK = 1 << 16  # keeps the arrays of a block in the processor cache
-_TINY = float(np.finfo(np.float64).tiny)
+TINY = float(np.finfo(np.float64).tiny)
 """Smallest divisor. It replaces a divisor of 0 or less, so that a quotient stays finite."""
 
 
@@ -105,7 +105,7 @@ def central(resampled: Vector, value: float, influence: Vector, confidence: floa
     least = 1.0 / len(resampled)
     bias = float(ndtri(np.clip(share_below, least, 1.0 - least)))
     moved = bias + normal_reach(confidence) * np.array([-1.0, 1.0])
-    low, high = np.quantile(resampled, ndtr(bias + moved / np.maximum(1.0 - acceleration * moved, _TINY)))
+    low, high = np.quantile(resampled, ndtr(bias + moved / np.maximum(1.0 - acceleration * moved, TINY)))
     return min(float(low), value), max(float(high), value)
 
 
@@ -156,7 +156,7 @@ class Choice:
         hopes = values[0] - values <= _HOPELESS * (drawn[:, :1] - drawn).std(axis=0)
         # The deviation of a ratio is linearized as numerator − ratio · divisor, which stays finite if a resampled
         # divisor is near 0.
-        ratios = values[hopes] / max(float(observed[-1]), _TINY)
+        ratios = values[hopes] / max(float(observed[-1]), TINY)
         linear = drawn[:, hopes] - ratios * resampled[:, -1:]
         largest = _deviations(linear, values[hopes] - ratios * observed[-1]).max(axis=1)
         return self._beside_one(largest, seed, (1.0 + confidence) / 2.0, confidence, n_sides=1)
@@ -280,8 +280,8 @@ def paired_change(
     all of them may favour one of two equal models more often than `confidence` allows: below 6 users for 95%.
     """
     means = resample(np.stack([first, second], axis=1), seed=seed, n=RESAMPLINGS)
-    divisor = max(float(second.mean()), _TINY) if relative else 1.0
-    changes = (means[:, 0] - means[:, 1]) / (np.maximum(means[:, 1], _TINY) if relative else 1.0)
+    divisor = max(float(second.mean()), TINY) if relative else 1.0
+    changes = (means[:, 0] - means[:, 1]) / (np.maximum(means[:, 1], TINY) if relative else 1.0)
     value = (float(first.mean()) - float(second.mean())) / divisor
     # How far one user moves a ratio of means, to first order.
     influence = first - second - value * second if relative else first - second - value

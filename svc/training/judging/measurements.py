@@ -24,14 +24,12 @@ from svc import events, logs
 from svc.errors import FeatureRidgeFailed
 from svc.model.recommenders.base import Scorer
 from svc.training.fitting.trial import TrialRecord
-from svc.training.judging.evaluator import ModelEvaluation, Ranker
+from svc.training.judging.evaluator import DIGITS, ModelEvaluation, Ranker
 from svc.training.judging.intervals import CONFIDENCE, Change, Choice, interval, lead, plain_lead
 from svc.training.judging.metrics import PER_USER, TrainingCounts, breakdown, mean_popularity
 from svc.training.judging.rankers import ServedRanker
 from svc.training.judging.search_result import SearchResult, by_score
 from svc.training.judging.task import Task
-
-_DIGITS = 12
 
 Scores = NDArray[np.float64]
 
@@ -78,7 +76,7 @@ def measure_winner(task: Task, result: SearchResult) -> WinnerMeasurements:
         evaluation["chosen_among"] = {
             "trials": len(choice.algorithms),
             "unknown": choice.n_unknown,
-            "stretch": round(stretch, _DIGITS),
+            "stretch": round(stretch, DIGITS),
         }
     if ranker is not None and judged is not None:
         evaluation |= _popularity_and_breakdown(task, judged) | _winner_on_test(task, ranker, runner_up)
@@ -147,7 +145,7 @@ def _lead(result: SearchResult, choice: Choice, seed: int) -> dict[str, Any]:
 def _change_fields(over: str, change: Change, users: str) -> dict[str, Any]:
     return {
         "over": over,
-        "change": round(change.value, _DIGITS),
+        "change": round(change.value, DIGITS),
         "interval": _round_all((change.low, change.high)),
         "more_than_chance": change.low > 0.0,
         "users": users,
@@ -217,11 +215,11 @@ def _popularity_and_breakdown(task: Task, evaluation: ModelEvaluation) -> dict[s
 
 
 def _round(value: object) -> object:
-    return round(value, _DIGITS) if isinstance(value, float) else value
+    return round(value, DIGITS) if isinstance(value, float) else value
 
 
 def _round_all(values: tuple[float, float]) -> list[float]:
-    return [round(value, _DIGITS) for value in values]
+    return [round(value, DIGITS) for value in values]
 
 
 def _emit(task: Task, winner: TrialRecord, evaluation: Mapping[str, Any]) -> None:

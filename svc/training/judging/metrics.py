@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from svc.training.judging.intervals import CONFIDENCE, Vector, intervals
+from svc.training.judging.intervals import CONFIDENCE, TINY, Vector, intervals
 
 PER_USER = ("ndcg", "map", "recall", "hit")
 """Metrics that are a mean over users, with intervals."""
@@ -47,7 +47,7 @@ def user_scores(rankings: Sequence[Sequence[int]], truth: sparse.csr_matrix) -> 
     hits = (gains > 0).astype(np.float64)
     total = np.bincount(_owners(truth), weights=truth.data, minlength=n_users)
     # A user without chosen items has no gains either, and scores 0 / tiny.
-    total = np.maximum(total, np.finfo(np.float64).tiny)
+    total = np.maximum(total, TINY)
     discounts = 1.0 / np.log2(np.arange(width) + 2.0)
     precision = np.cumsum(hits, axis=1) / np.arange(1, width + 1)
     return {

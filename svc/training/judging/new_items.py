@@ -45,14 +45,13 @@ from svc.training.judging.coldstart import (
     popularity_of_unseen,
     training_work,
 )
-from svc.training.judging.evaluator import SAMPLE_USERS
+from svc.training.judging.evaluator import DIGITS, SAMPLE_USERS
 from svc.training.judging.metrics import choices_of, user_scores
 from svc.training.judging.search_result import SearchResult
 from svc.training.judging.task import Task
 
 MEASURES = ("recall", "known_change", "share", "popularity_recall")
 _USERS_AT_ONCE = 256
-_DIGITS = 12
 
 Columns = NDArray[np.int64]
 Pages = list[list[int]]
@@ -116,7 +115,7 @@ def evaluate_new_items(
         "cutoff": task.loaded.recipe.training.cutoff,
         "max_share": declared.max_share,
         "min_share": declared.min_share,
-        **{name: round(float(of_draws.mean()), _DIGITS) for name, of_draws in values.items()},
+        **{name: round(float(of_draws.mean()), DIGITS) for name, of_draws in values.items()},
         "intervals": intervals_of_draws(values),
     }
 

@@ -16,20 +16,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from svc import events, logs
 from svc.artifact.keys import SigningKeys
 from svc.errors import ArtifactError, TrainingError
 from svc.recipe.schema import BASELINE, INCUMBENT, Promotion
 from svc.settings import Settings
-from svc.training.judging.comparison import DIGITS, Candidate, ModelComparison, baseline, compare, live_model
+from svc.training.judging.comparison import Candidate, ModelComparison, baseline, compare, live_model
+from svc.training.judging.evaluator import DIGITS
 from svc.training.judging.incumbent import Incumbent
-from svc.training.judging.intervals import percent
+from svc.training.judging.intervals import TINY, percent
 from svc.training.judging.rankers import rank_ms
 from svc.training.judging.task import Task
-
-_TINY = float(np.finfo(np.float64).tiny)
 
 
 def decide(
@@ -108,7 +105,7 @@ def check_guardrails(figures: Figures, rules: Promotion) -> dict[str, dict[str, 
         if guardrail is None:
             continue
         # A live value of 0, such as no coverage, makes the change huge instead of ending the training.
-        change = (candidate - other) / max(other, _TINY)
+        change = (candidate - other) / max(other, TINY)
         [(key, bound)] = guardrail.model_dump().items()
         guardrails[name] = {
             "candidate": round(candidate, DIGITS),
@@ -128,7 +125,7 @@ def _is_allowed(
     return reach_bound and all(guardrail["passed"] for guardrail in guardrails.values())
 
 
-_OPPONENTS = {INCUMBENT: "the live {live}", "TopPop": "popularity"}
+_OPPONENTS = {INCUMBENT: "the live {live}", BASELINE: "popularity"}
 _GUARDED = {"catalog_coverage": "coverage", "n_users": "users", "n_items": "items", "rank_ms": "time of a ranking"}
 
 
