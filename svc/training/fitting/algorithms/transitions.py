@@ -166,7 +166,7 @@ class Near:
 
     def _pairs(self, rows: NDArray[np.int64], own: NDArray[np.int64], n_rows: int) -> sparse.csr_matrix:
         user, time_ns = self.positions.user, self.positions.time_ns
-        found = []
+        parts = []
         for sign, weights in ((1, [self.same, *self.after]), (-1, [0.0, *self.before])):
             for steps, weight in enumerate(weights):
                 other = own + sign * steps
@@ -175,9 +175,9 @@ class Near:
                 near = user[target] == user[source]
                 if self.max_gap_ns is not None:
                     near &= np.abs(time_ns[target] - time_ns[source]) <= self.max_gap_ns
-                found.append((rows[inside][near], target[near], np.full(int(near.sum()), weight)))
-        found_rows, positions, found_weights = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
-        return sparse.csr_matrix((found_weights, (found_rows, positions)), shape=(n_rows, len(user)))
+                parts.append((rows[inside][near], target[near], np.full(int(near.sum()), weight)))
+        all_rows, all_targets, all_weights = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        return sparse.csr_matrix((all_weights, (all_rows, all_targets)), shape=(n_rows, len(user)))
 
 
 def strongest(weights: sparse.csr_matrix, top_k: int) -> sparse.csr_matrix:
