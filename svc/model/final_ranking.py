@@ -58,17 +58,13 @@ def apply_rules(query: Query, ranking: Ranking, n_items: int, similar: CompareIt
         (every,) = rank([query._replace(limit=n_items, unordered=True)])
         return Candidates(every.items, every.scores, True, whole, every.ties)
 
-    is_whole = is_complete(ranking, candidate_query(query, n_items).limit, n_items)
+    asked = candidate_query(query, n_items).limit
+    # The limit is one of the model's items, so new items are not counted.
+    is_whole = asked == n_items or int(np.count_nonzero(ranking.items < n_items)) < asked
     candidates = Candidates(ranking.items, ranking.scores, is_whole, whole, ranking.ties, ranking.spare)
     pinned = _scores_of_pins(query, rules, n_items, rank)
     shown = yield from rerank_steps(candidates, rules, query.limit, similar, pinned)
     return Ranking(shown.items, shown.scores, ranking.popular, shown.reasons)
-
-
-def is_complete(ranking: Ranking, asked: int, n_items: int) -> bool:
-    """Return whether a ranking from a query with the limit `asked` holds all items that the model may recommend."""
-    # New items are not counted, because the limit is one of the model's items.
-    return asked == n_items or int(np.count_nonzero(ranking.items < n_items)) < asked
 
 
 def _scores_of_pins(query: Query, rules: Rules, n_items: int, rank: Rank) -> NDArray[np.float64]:
@@ -163,21 +159,21 @@ def with_groups(  # noqa: PLR0917 - all of them are about one page
     # Ranked again, because the ranking has the order of the ranker, and places are features.
     (page,) = scorer.rank([query._replace(limit=min(REORDERED, scorer.n_items), unordered=False)], history)
     table = ranker.contributions(*history_of(query, history), page.items, page.scores)
-    with_features = {feature.group for feature in ranker.features} - (
-        {"scores"} if contributions is not None else set()
-    )
+    with_features = {feature.group for feature in ranker.features}
+    with_features -= set() if contributions is None else {"scores"}
     named_groups = tuple(group for group in GROUPS if group in with_features)
     position_of = np.full(scorer.n_items, -1, dtype=np.intp)
     position_of[page.items] = np.arange(len(page.items))
     positions = position_of[items]
     is_moved = positions >= 0
     of_groups = np.zeros((len(items), len(named_groups)))
-    for number, group in enumerate(named_groups):
-        of_groups[is_moved, number] = table[GROUPS.index(group), positions[is_moved]]
+    of_groups[is_moved] = table[[GROUPS.index(group) for group in named_groups]][:, positions[is_moved]].T
     if contributions is None:
         contributions = Contributions(np.empty(0, dtype=np.int32), np.zeros((len(items), 0)))
     shares = np.where(is_moved, ranker.scale_of_score, 1.0)[:, np.newaxis]
     others = {source: addends * shares for source, addends in contributions.others.items()}
     return contributions._replace(
-        of_columns=contributions.of_columns * shares, others={**others, "ranker": of_groups}, groups=named_groups
+        of_columns=contributions.of_columns * shares,
+        others={**others, "ranker": of_groups},
+        groups=named_groups,
     )

@@ -58,20 +58,16 @@ class ItemRecord(Stored):
 
 def names(record: ItemRecord) -> tuple[Feature, ...]:
     """Return the features, in the order of the ranker's weights."""
-    rows = [Feature("score", "scores"), Feature("log_place", "scores")]
-    rows += [Feature(name, "popularity") for name in record.popularity_names]
-    rows += [Feature("popularity_by_history", "popularity")]
-    rows += [Feature(name, "neighbours") for name in ("strongest_neighbour", "number_of_neighbours")]
-    if record.ordered:
-        rows.append(Feature("similarity_to_last", "neighbours"))
-    for column in record.label_names:
-        rows.append(Feature(f"{column}.share", "labels"))
-        rows.append(Feature(f"{column}.missing", "labels"))
-        if record.ordered:
-            rows.append(Feature(f"{column}.share_of_last", "labels"))
-    for column in record.number_names:
-        rows += [Feature(f"{column}.distance", "numbers"), Feature(f"{column}.missing", "numbers")]
-    return tuple(rows)
+    of_last = ["similarity_to_last"] if record.ordered else []
+    of_labels = ["share", "missing", *(["share_of_last"] if record.ordered else [])]
+    by_group = {
+        "scores": ["score", "log_place"],
+        "popularity": [*record.popularity_names, "popularity_by_history"],
+        "neighbours": ["strongest_neighbour", "number_of_neighbours", *of_last],
+        "labels": [f"{column}.{name}" for column in record.label_names for name in of_labels],
+        "numbers": [f"{column}.{name}" for column in record.number_names for name in ("distance", "missing")],
+    }
+    return tuple(Feature(name, group) for group, own in by_group.items() for name in own)
 
 
 def label_columns(record: ItemRecord) -> NDArray[np.intp]:

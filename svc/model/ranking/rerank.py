@@ -222,7 +222,9 @@ def rerank_steps(
             choice = choice.among(ordered.rotate(slice(len(first)), order), rules)
             yield from _continue(choice, rules, wanted)
     items = choice.items[choice.chosen]
-    reasons = _reasons(items, rules.boosts, _find_risen(first, order), diversified)
+    # An item has risen if it comes from a later position.
+    risen = () if order is None else first[order[order > np.arange(len(order))]].tolist()
+    reasons = _reasons(items, rules.boosts, {*risen}, diversified)
     rows = list(zip(items.tolist(), choice.ordered.scores[choice.anchors].tolist(), reasons, strict=True))
     return _insert_pins(rows, rules.pins, pinned, wanted)
 
@@ -264,11 +266,6 @@ class _Valued(NamedTuple):
         items, scores = self.items.copy(), self.scores.copy()
         items[places], scores[places] = items[places][order], scores[places][order]
         return self._replace(items=items, scores=scores)
-
-
-def _find_risen(best: Items, order: NDArray[np.intp] | None) -> set[int]:
-    """Return the items that get a better position when `best` is rearranged by `order`."""
-    return set() if order is None else set(best[order[order > np.arange(len(order))]].tolist())
 
 
 def _reasons(items: Items, boosts: Sequence[Boost], rotated: set[int], diversified: set[int]) -> list[tuple[str, ...]]:

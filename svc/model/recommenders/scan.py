@@ -126,11 +126,6 @@ class Layout:
         most = MOST / max(longest, 1.0) if lost < MOST_LOST else 0.0
         return [length * each + lost if length < most else math.inf for length in lengths]
 
-    def longest(self, position: int) -> float:
-        """Return an upper bound of the norms from `position` on."""
-        # Norms are rounded sums. 1e-9 is far more than their error, and costs no item.
-        return self.norms[position // NORM_STEP] * (1 + 1e-9)
-
     def end_of_norms(self, norm: float) -> int:
         """Return a position from which on all norms are below `norm`. It may be later than the first such position."""
         return min(bisect_right(self.norms, -norm, key=float.__neg__) * NORM_STEP, len(self.columns))
@@ -487,7 +482,8 @@ class _Matrix:
         if self.layout.inverse_norms is not None:
             return alive, len(self.layout.columns)
         needed = (bounds - self.slack[alive]) / self.lengths[alive] * (1 - 1e-9)
-        remaining = needed <= self.layout.longest(stop)
+        # Norms are rounded sums. 1e-9 is far more than their error, and costs no item.
+        remaining = needed <= self.layout.norms[stop // NORM_STEP] * (1 + 1e-9)
         least = float(needed[remaining].min(initial=np.inf))
         return alive[remaining], self.layout.end_of_norms(least)
 
