@@ -84,6 +84,9 @@ def test_parameters_are_bound(make: Any, dsn: str) -> None:
     assert sql(make, dsn, "SELECT 'at \\:15' AS user_id").fetch()["user_id"].to_list() == ["at :15"]
     assert len(sql(make, dsn, query, query_parameters={"item": "a"}).fetch()) == 1
     assert len(sql(make, dsn, query, query_parameters={"item": "' OR 1=1 --"}).fetch()) == 0
+    with pytest.raises(DataSourceError) as caught:
+        sql(make, dsn, f"{query} AND no_column = 1", query_parameters={"item": "private"}).fetch()
+    assert "private" not in caught.value.message
 
 
 @pytest.mark.parametrize(
