@@ -114,8 +114,7 @@ class SealedMemory(_MemoryFile):
         """Create a file of the concatenated `parts`, or of one zero byte if they are empty, because mmap needs one."""
         descriptor = os.memfd_create("svc-model", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         with _closed_on_error(descriptor):
-            with os.fdopen(descriptor, "wb", closefd=False) as file:  # one write of the system may take less than all
-                size = sum(map(file.write, parts))
+            size = sum(_append(descriptor, part) for part in parts)
             os.ftruncate(descriptor, max(size, 1))
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALED)
         return cls.adopt(descriptor)
@@ -147,6 +146,13 @@ class SealedMemory(_MemoryFile):
                     pages.madvise(mmap.MADV_DONTNEED, start, min(CHUNK_BYTES, len(pages) - start))
 
         return cls.of(chunks())
+
+
+def _append(descriptor: int, part: bytes | memoryview) -> int:
+    left = memoryview(part).cast("B") if len(part) else memoryview(b"")
+    while left:  # one write of the system may take less than all
+        left = left[os.write(descriptor, left) :]
+    return len(part)
 
 
 class SharedPage(_MemoryFile):

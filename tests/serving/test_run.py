@@ -23,6 +23,7 @@ import trio
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from svc import logs
+from svc.artifact.keys import development_keys
 from svc.errors import ConfigError
 from svc.serving import run
 from svc.serving.api.authentication import hash_api_key
@@ -310,7 +311,7 @@ async def test_workers_get_the_new_keys_and_the_new_certificate(
 ) -> None:
     """A server without a certificate sends its workers only the API keys."""
     options, state, loader, watcher, fleet = (mock.Mock() for _ in range(5))
-    monkeypatch.setattr(run, "_read_keys", lambda *_: (mock.Mock(), {"k": "1"}, certificate))
+    monkeypatch.setattr(run, "_read_keys", lambda *_: (development_keys(), {"k": "1"}, certificate))
     if certificate is None:
         state.tls = None
     await run._renew_keys(options, state, loader, watcher, fleet)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import ClassVar, Literal, TypeVar
 
 import numpy as np
@@ -158,8 +159,8 @@ class ItemWeightScorer(Scorer):
         return [self._rank(query, history) for query in queries]
 
     def scores_of_users(self, history: History) -> Callable[[int], UserScores]:
-        blocks, weights_towards = HistoryBlocks.of(history, self.n_items), self.weights_by_item()
-        return lambda column: UserScores(blocks.sums(weights_towards(column)))
+        # No closure, because workers get this function by pickle.
+        return partial(_scores_of_column, HistoryBlocks.of(history, self.n_items), self.weights_by_item())
 
     def moments_of_users(self, history: History) -> Moments:
         # Sums of an item-weight model have no closed form of mean and deviation, so each user is scored.
@@ -184,3 +185,9 @@ class ItemWeightScorer(Scorer):
     @abstractmethod
     def weights_by_item(self) -> Callable[[int], NDArray[np.float32]]:
         """Return a function from an item column to the weight with which each item of a profile counts for it, (n,)."""
+
+
+def _scores_of_column(
+    blocks: HistoryBlocks, weights_towards: Callable[[int], NDArray[np.float32]], column: int
+) -> UserScores:
+    return UserScores(blocks.sums(weights_towards(column)))

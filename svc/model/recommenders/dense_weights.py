@@ -76,7 +76,10 @@ class DenseWeightsScorer(ItemWeightScorer):
         return cosines_of_rows(strongest(every, self.weights[item], item) for item in items.tolist())
 
     def weights_by_item(self) -> Callable[[int], NDArray[np.float32]]:
-        return lambda column: self.weights[:, column]
+        return self._weights_towards
+
+    def _weights_towards(self, column: int) -> NDArray[np.float32]:
+        return self.weights[:, column]
 
     def _rank(self, query: Query, history: History) -> Ranking:
         rows, values = profile(query, history)

@@ -72,8 +72,11 @@ class FactorScorer(Scorer):
         return scan(self.index.layout, vectors, [wanted_of(query, history) for query in queries])
 
     def scores_of_users(self, history: History) -> Callable[[int], UserScores]:  # noqa: ARG002
-        scores_towards = self.scores_towards()
-        return lambda column: scores_towards(self.index.vectors(np.array([column], dtype=np.int32))[0])
+        # No closure, because workers get this function by pickle.
+        return partial(self._scores_of_column, self.scores_towards())
+
+    def _scores_of_column(self, scores_towards: Callable[[NDArray[np.float64]], UserScores], column: int) -> UserScores:
+        return scores_towards(self.index.vectors(np.array([column], dtype=np.int32))[0])
 
     def scores_towards(self) -> Callable[[NDArray[np.float64]], UserScores]:
         """Return a function that maps the vector of an item, (K,), to its scores for all training users."""

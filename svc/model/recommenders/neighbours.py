@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -69,15 +70,13 @@ class NeighbourScorer(ItemWeightScorer):
 
     def weights_by_item(self) -> Callable[[int], NDArray[np.float32]]:
         # Takes 4 bytes a weight, so it is made only for models that rank users.
-        by_column = ByColumn.of(self.columns, self.n_items)
+        return partial(self._weights_towards, ByColumn.of(self.columns, self.n_items))
 
-        def weights_towards(column: int) -> NDArray[np.float32]:
-            weights = np.zeros(self.n_items, dtype=np.float32)
-            rows, entries = by_column.rows(column, self.offsets)
-            weights[rows] = self.weights[entries]
-            return weights
-
-        return weights_towards
+    def _weights_towards(self, by_column: ByColumn, column: int) -> NDArray[np.float32]:
+        weights = np.zeros(self.n_items, dtype=np.float32)
+        rows, entries = by_column.rows(column, self.offsets)
+        weights[rows] = self.weights[entries]
+        return weights
 
     def totals(
         self,
