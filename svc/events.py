@@ -126,8 +126,8 @@ MANY_ROWS_DROPPED = _event("many_rows_dropped", "warning", "count n_rows detail"
 """More than 5% of rows lack an id or a readable time."""
 IDS_HARDLY_MEANT = _event("ids_hardly_meant", "warning", "side reason count example message")
 """Ids of one column look wrong. `reason`: `too_long` for requests, `floating_point` (7.0), `exponent` (9.78E+12),
-`quotes`, `blanks` at an end or invisible characters, `case` (U1 and u1), `placeholder` (NULL), or `dominant` (one id
-has more than a fifth of the rows)."""
+`quotes`, `bytes` (b'01'), `blanks` at an end or invisible characters, `case` (U1 and u1), `placeholder` (NULL), or
+`dominant` (one id has more than a fifth of the rows)."""
 TRIAL_TIMED_OUT = _event("trial_timed_out", "warning", "number algorithm seconds")
 """A trial took longer than `per_trial_timeout_seconds`."""
 TRIAL_FAILED = _event("trial_failed", "warning", "number algorithm error")

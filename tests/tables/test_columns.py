@@ -54,6 +54,15 @@ def test_other_columns_hold_no_returns(tmp_path: Path, values: list[Any]) -> Non
     assert tried(tmp_path).is_silent("amounts_below_zero")
 
 
+def test_columns_that_describe_users_or_items_are_no_ratings(tmp_path: Path) -> None:
+    """A table of candidates has such columns, and one that tells what was bought."""
+    rows = [
+        (user, item, len(user) % 2, int(item[-1]) % 2, number % 3 % 2) for number, (user, item) in enumerate(choices())
+    ]
+    write_csv(tmp_path / "rows.csv", rows, "user_id,item_id,is_member,is_new,bought")
+    assert "`cleansing.where: {bought: {gte: 1}}`" in tried(tmp_path).hint("rating_unused")
+
+
 @pytest.mark.parametrize("values", [[1, 1, 1, 1, 2, 1, 1, 3, 1, 17], [0, 0, 0, 0.5, 0, 0, 2, 0, 0.75, 0]])
 def test_counts_and_discounts_are_no_ratings(tmp_path: Path, values: list[float]) -> None:
     """The filter for the higher half of visit counts or discounts would drop nearly all rows."""

@@ -238,12 +238,14 @@ def column_hints(loaded: LoadedRecipe, context: SourceContext) -> list[Doubt]:
         return []
     with suppress(SvcError):  # the training reads the table next and reports the error
         frame: pd.DataFrame | None = sample(SAMPLED_ROWS)
+        if frame is None:
+            return []
         used = {*(context.columns or ()), *loaded.recipe.schema_.time_columns}
         compared = _columns_not_hidden(loaded.recipe.cleansing)
         # A column that `cleansing.where` compares is looked at again, because it may hold ratings to hide.
-        columns = [] if frame is None else [column for name, column in frame.items() if name not in used - compared]
-        for column in columns:
-            if hint := _hint(column, str(column.name), is_used=column.name in used):
+        for column in (column for name, column in frame.items() if name not in used - compared):
+            hint = _hint(column, str(column.name), is_used=column.name in used)
+            if hint is not None and (hint.code == "amounts_below_zero" or _is_of_rows(column, frame, loaded.recipe)):
                 hints.setdefault(hint.code, hint)
     return list(hints.values())
 
@@ -293,6 +295,15 @@ def _columns_not_hidden(cleansing: Cleansing) -> set[str]:
         return set()
     hidden = frozenset() if hide is None else hide.compared
     return {name for name in where.compared - hidden if where.kinds[name] == NUMBER}
+
+
+def _is_of_rows(column: pd.Series, frame: pd.DataFrame, recipe: Recipe) -> bool:
+    """Return False if the column describes users or items: it has one value for each of them, unlike a rating."""
+    for name in {recipe.schema_.user_column, recipe.schema_.item_column} & {*frame.columns}:
+        groups = column.groupby(frame[name], observed=True)
+        if groups.size().max() > 1 and groups.nunique().max() <= 1:
+            return False
+    return True
 
 
 def _hint(column: pd.Series, name: str, *, is_used: bool) -> Doubt | None:

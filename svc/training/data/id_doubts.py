@@ -28,6 +28,7 @@ _MANY_ROWS: Final = 0.01
 _FAR_MORE: Final = 2
 """An id has too many rows only if it has this many times the mean. Else each of three users would have too many."""
 _EXPONENT = re.compile(r"[+-]?[0-9]([.,][0-9]{0,20})?[eE]\+?[0-9]{1,3}")
+_BYTES = re.compile("b'.+'|b\".+\"")
 _INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u2060\ufeff]")
 _MANY_IN_CASE: Final = 0.01
 """Share of ids above which ids that differ by case alone are hardly random ones, in which each case means another id.
@@ -38,12 +39,14 @@ _FAULTS: Final = {
     "blanks": "has ids that differ by blanks at an end or invisible characters, such as {example!r}",
     "case": "has ids that differ by upper and lower case, such as {example!r}; if they mean the same",
     "quotes": "has ids with quote marks, such as {example!r}",
+    "bytes": "holds bytes as Python prints them, such as {example!r}",
 }
 _REWRITES: Final = {
     "floating_point": ("CAST({name} AS BIGINT) AS {name}", ".astype(float).astype('Int64').astype(str)"),
     "blanks": ("TRIM({name}) AS {name}", ".str.strip()"),
     "case": ("LOWER({name}) AS {name}", ".str.lower()"),
     "quotes": ("REPLACE({name}, '\"', '') AS {name}", ".str.replace('\"', '')"),
+    "bytes": ("SUBSTR({name}, 3, LENGTH({name}) - 3) AS {name}", ".str[2:-1]"),
 }
 """The expression of a query, and the end of one of pandas, that mend the ids, by reason."""
 _YAML_WORDS: Final = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
@@ -85,6 +88,7 @@ def id_doubts(
         "floating_point": [text for text in rows_of if is_float_text(text)],
         "exponent": [text for text in rows_of if _EXPONENT.fullmatch(text)],
         "quotes": [text for text in rows_of if _is_quoted(text)],
+        "bytes": [text for text in rows_of if _BYTES.fullmatch(text)],
         "blanks": [text for text in rows_of if text != _bare(text) and _bare(text) in rows_of],
     }
     first_of: dict[str, str] = {}

@@ -25,6 +25,7 @@ def reasons(ids: list[str | None], *, are_rows: bool = True, is_sample: bool = F
         (["Ab", "aB", *map(str, range(1, 100))], {}),
         (["\u200bu1", "u1", "u\ufeff2", "u3\u200b"], {"blanks": "\u200bu1"}),
         (['"a"', "'b'", "c'd", '"'], {"quotes": '"a"'}),
+        (["b'01'", 'b"it\'s"', "b''", "bb'"], {"bytes": 'b"it\'s"'}),
         (["\\\\\\", "a"], {}),
         ([' a', "a", "b "], {"blanks": " a"}),
         (["a" * 257, "b" * 256], {"too_long": "a" * 40}),
