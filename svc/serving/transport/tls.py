@@ -18,6 +18,7 @@ from typing import Any
 import trio
 from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.config import Config
+from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import EventWrapper, WorkerContext
 from hypercorn.typing import ConnectionState
@@ -293,8 +294,10 @@ class TlsServer:
             with scope:
                 # hypercorn declares trio.SSLStream here, but calls only methods that `_Stream` has too.
                 await TCPServer(ASGIWrapper(application), self._config, self._context, ConnectionState({}), stream)  # type: ignore[arg-type]
-        except* (KeyError, UnicodeDecodeError):
-            pass  # hypercorn 0.18: KeyError for bytes after a refused body, UnicodeDecodeError for non-ASCII headers
+        except* (KeyError, UnicodeDecodeError, UnboundLocalError):
+            # hypercorn 0.18: KeyError for bytes after a refused body, UnicodeDecodeError for non-ASCII headers,
+            # UnboundLocalError for CONNECT without a path
+            pass
         except* Exception as group:
             error = group.exceptions[0]
             logs.emit(events.CONNECTION_FAILED, error=f"{type(error).__name__}: {error}")
@@ -321,6 +324,14 @@ class _Leaving(EventWrapper):
 
     def is_set(self) -> bool:
         return False
+
+
+async def _stay_in_http1(_protocol: H11Protocol, _request: Any) -> None:
+    """Ignore a request to change to HTTP/2. Only ALPN chooses it (RFC 9113, 3.2)."""
+
+
+# hypercorn would obey `Upgrade: h2c` and the preface of HTTP/2. `Frames` would not see the frames that follow.
+H11Protocol._check_protocol = _stay_in_http1  # type: ignore[assignment, method-assign]
 
 
 def _config(limits: ConnectionLimits) -> Config:

@@ -43,6 +43,7 @@ from tests.serving.sockets import listening
 from tests.serving.transport.echo import LARGE, Echo
 
 pytestmark = pytest.mark.anyio
+UPGRADE = b"GET / HTTP/1.1\r\nHost: a\r\nUpgrade: h2c\r\nConnection: Upgrade\r\nHTTP2-Settings: AA\r\n\r\n"
 HEAD = [(":method", "GET"), (":scheme", "https"), (":authority", "localhost"), (":path", "/")]
 both_versions = pytest.mark.parametrize("http2", [False, True], ids=["http1", "http2"])
 
@@ -396,17 +397,28 @@ async def test_every_connection_gets_its_bytes_in_pieces(issuer: Issuer, monkeyp
         assert max(given) <= PIECE_BYTES
 
 
+@pytest.mark.parametrize("change", [UPGRADE, PREFACE], ids=["upgrade", "preface"])
+async def test_only_alpn_chooses_http2(issuer: Issuer, change: bytes) -> None:
+    """Otherwise a flood of frames would reach hypercorn in pieces of 4 KiB, and header blocks without a bound."""
+    async with listening(Echo(), tls=issuer.tls()) as port, await connect(port, issuer, "http/1.1") as stream:
+        await stream.send_all(change)
+        assert (await stream.receive_some()).startswith(b"HTTP/1.1 200")
+        await stream.send_all(PING)
+        assert not bytes(await stream.receive_some()).startswith(b"\0\0")
+
+
 async def test_an_error_of_one_connection_ends_no_other(issuer: Issuer) -> None:
-    """Paths and methods outside ASCII raise within hypercorn.
+    """Paths and methods outside ASCII, and CONNECT without a path, raise within hypercorn.
 
     They are not logged, because clients could fill the log.
     """
     with capture_logs() as records:
         async with listening(Echo(), tls=issuer.tls()) as port, client_of(port, issuer, http2=True) as client:
             await client.get("/")
-            for wrong in ((":path", b"/\xff"), (":method", b"\xff")):
+            heads = [[*[pair for pair in HEAD if pair[0] != name], (name, b"\xff")] for name in (":path", ":method")]
+            for head in (*heads, [(":method", b"CONNECT"), (":authority", b"localhost")]):
                 stranger = Http2(await connect(port, issuer, "h2"))
-                stranger.h2.send_headers(1, [*[pair for pair in HEAD if pair[0] != wrong[0]], wrong], end_stream=True)
+                stranger.h2.send_headers(1, head, end_stream=True)
                 await stranger.flush()
                 assert await stranger.until(h2.events.StreamEnded) is None
                 await stranger.stream.aclose()
