@@ -148,6 +148,10 @@ PLAIN: dict[str, tuple[dict[str, Any], str]] = {
         {"training": {"algorithms": {"IALS": 10, "TopPop": 3}}},
         "training.algorithms: must be a list; found a mapping; write ['IALS', 'TopPop']",
     ),
+    "names of columns": (
+        {"source": {"type": "csv", "path": "rows.csv", "names": ["u", "i"]}},
+        "source.names: unknown key; `header: null` numbers the columns, so `item_column: '1'` is the second",
+    ),
     "a least rating": (
         {"cleansing": {"min_rating": 3}},
         "cleansing.min_rating: unknown key; `where` keeps the rows that mean a choice, as where: {rating: {gte: 4}}",

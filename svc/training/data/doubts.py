@@ -78,6 +78,8 @@ def doubts(rows: KeptRows, interactions: Interactions, recipe: Recipe, *, is_sam
     yield from _repeats(interactions, recipe)
     yield from _events(interactions, recipe, is_sample=is_sample)
     yield from _swapped_columns(interactions, recipe)
+    if not is_sample:  # the first rows of a large catalogue often have different items
+        yield from _ids_of_rows(interactions, recipe, len(rows.frame))
     if recipe.schema_.weight_column is not None:
         is_raw = recipe.cleansing.weight_scale == "raw"
         column = rows.frame[recipe.schema_.weight_column]
@@ -165,6 +167,20 @@ def _swapped_columns(interactions: Interactions, recipe: Recipe) -> Iterator[Dou
             f"{n_items}: are they swapped? Items are recommended to users: `schema: {{user_column: "
             f"{yaml_key(schema.item_column)}, item_column: {yaml_key(schema.user_column)}}}`",
         )
+
+
+def _ids_of_rows(interactions: Interactions, recipe: Recipe, n_rows: int) -> Iterator[Doubt]:
+    """Warn if each row has another user or item, so that no choice tells anything about another one."""
+    schema = recipe.schema_
+    sides = {"user": (schema.user_column, interactions.user_ids), "item": (schema.item_column, interactions.item_ids)}
+    for side, (name, ids) in sides.items():
+        if len(ids) == n_rows >= 20:  # fewer rows may differ by chance
+            yield Doubt(
+                "ids_of_rows",
+                f"schema.{side}_column",
+                f"each of the {n_rows} rows has another id in {name!r}, as numbers of orders or rows are: name the "
+                f"column of the {side}",
+            )
 
 
 def _weights(column: pd.Series, name: str, *, is_raw: bool) -> Iterator[Doubt]:

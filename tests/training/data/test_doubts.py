@@ -161,6 +161,17 @@ def test_swapped_columns_cause_a_warning(tmp_path: Path, user: str, item: str, n
     assert ("are they swapped?" in messages.get("columns_swapped", "")) is warns
 
 
+@pytest.mark.parametrize("side", ["user", "item"])
+def test_ids_that_each_row_has_anew_cause_a_warning(tmp_path: Path, side: str) -> None:
+    """Numbers of orders are neither users nor items. One repeated id suffices to say nothing."""
+    orders = pairs("user", "item").assign(**{side: [f"o{row}" for row in range(100)]})
+    messages = found(tmp_path, orders, "user", "item")
+    assert messages["ids_of_rows"].startswith(f"each of the 100 rows has another id in '{side}', as numbers of orders")
+    assert messages["ids_of_rows"].endswith(f"name the column of the {side}")
+    orders.loc[1, side] = "o0"
+    assert "ids_of_rows" not in found(tmp_path, orders, "user", "item")
+
+
 @pytest.mark.parametrize("scale", [1, 1000, 10**6, 10**9])
 def test_weights_that_look_like_times_or_are_unusable_cause_a_warning(tmp_path: Path, scale: int) -> None:
     """Times in any unit are detected. The warning counts rows without a usable weight."""
