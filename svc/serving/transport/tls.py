@@ -22,6 +22,7 @@ from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import EventWrapper, WorkerContext
 from hypercorn.typing import ConnectionState
+from priority.priority import PriorityError
 
 from svc import events, logs
 from svc.errors import ApiError, HeadersTooLarge, MalformedRequest
@@ -294,9 +295,9 @@ class TlsServer:
             with scope:
                 # hypercorn declares trio.SSLStream here, but calls only methods that `_Stream` has too.
                 await TCPServer(ASGIWrapper(application), self._config, self._context, ConnectionState({}), stream)  # type: ignore[arg-type]
-        except* (KeyError, UnicodeDecodeError, UnboundLocalError):
+        except* (KeyError, UnicodeDecodeError, UnboundLocalError, PriorityError):
             # hypercorn 0.18: KeyError for bytes after a refused body, UnicodeDecodeError for non-ASCII headers,
-            # UnboundLocalError for CONNECT without a path
+            # UnboundLocalError for CONNECT without a path, PriorityError for a flood of PRIORITY or reset streams
             pass
         except* Exception as group:
             error = group.exceptions[0]

@@ -408,7 +408,7 @@ async def test_only_alpn_chooses_http2(issuer: Issuer, change: bytes) -> None:
 
 
 async def test_an_error_of_one_connection_ends_no_other(issuer: Issuer) -> None:
-    """Paths and methods outside ASCII, and CONNECT without a path, raise within hypercorn.
+    """Paths and methods outside ASCII, CONNECT without a path, and floods of PRIORITY raise within hypercorn.
 
     They are not logged, because clients could fill the log.
     """
@@ -416,9 +416,13 @@ async def test_an_error_of_one_connection_ends_no_other(issuer: Issuer) -> None:
         async with listening(Echo(), tls=issuer.tls()) as port, client_of(port, issuer, http2=True) as client:
             await client.get("/")
             heads = [[*[pair for pair in HEAD if pair[0] != name], (name, b"\xff")] for name in (":path", ":method")]
-            for head in (*heads, [(":method", b"CONNECT"), (":authority", b"localhost")]):
+            for head in (*heads, [(":method", b"CONNECT"), (":authority", b"localhost")], None):
                 stranger = Http2(await connect(port, issuer, "h2"))
-                stranger.h2.send_headers(1, head, end_stream=True)
+                if head is None:
+                    for number in range(1, 2003, 2):
+                        stranger.h2.prioritize(number)
+                else:
+                    stranger.h2.send_headers(1, head, end_stream=True)
                 await stranger.flush()
                 assert await stranger.until(h2.events.StreamEnded) is None
                 await stranger.stream.aclose()
