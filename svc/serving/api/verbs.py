@@ -117,6 +117,9 @@ class Verbs:
         except (ApiError, ClientGone) as error:
             status = error.metric_status
             raise
+        except trio.Cancelled:  # the connection ended, which is no fault of the server
+            status = ClientGone.metric_status
+            raise
         finally:
             # Names that clients invent must not become labels, of which metrics keep each. A bool, because the
             # traceback of a refused request would keep an entry, and with it a replaced model.

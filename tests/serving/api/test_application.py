@@ -117,13 +117,15 @@ async def test_metrics_count_by_recipe_and_code() -> None:
             await client.post(f"/v1/recipes/x{number}:recommend", {})
         head = [(b"host", b"localhost:8080"), (b"content-length", b"20")]
         await client.app(Sent("POST", BATCH.encode(), head, breaks_off=True))
+        with trio.move_on_after(1):  # the server ends the connection
+            await client.app(Sent("POST", BATCH.encode(), head, pause_s=2))
         scraped = await client.get("/v1/metrics")
     assert scraped.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     text = scraped.body.decode()
     for line in (
         'svc_v1_requests_total{recipe="movies",status="ok"} 10.0',
         'svc_v1_requests_total{recipe="movies",status="unknown_user"} 1.0',
-        'svc_v1_requests_total{recipe="movies",status="client_gone"} 1.0',
+        'svc_v1_requests_total{recipe="movies",status="client_gone"} 2.0',
         'svc_v1_requests_total{recipe="broken",status="error"} 1.0',
         'svc_v1_requests_total{recipe="stub",status="unavailable"} 1.0',
         'svc_v1_requests_total{recipe="plain",status="features_not_supported"} 1.0',
