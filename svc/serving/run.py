@@ -103,7 +103,7 @@ def serve(
         env=settings.env,
         unsafe_modes=options.unsafe_modes,
         tls=certificate is not None,
-        client_certificates=certificate is not None and bool(certificate.client_ca),
+        client_certificates=certificate is not None and certificate.client_ca is not None,
     )
     auth = Authenticator(api_keys, log_each_bypass=settings.log_level == "debug")
     state = ServerState(Registry() if fleet is None else fleet.registry, settings, counters, auth, spans=spans)

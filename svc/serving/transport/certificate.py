@@ -31,8 +31,8 @@ class Certificate:
 
     chain: bytes
     key: bytes = field(repr=False)
-    client_ca: bytes = b""
-    """Certificates of the authorities that sign client certificates, in PEM. Empty if clients need no certificate."""
+    client_ca: bytes | None = None
+    """Certificates of the authorities that sign client certificates, in PEM. None if clients need no certificate."""
 
     def context(self) -> ssl.SSLContext:
         """Return a server's TLS context with this certificate. Raises OSError or ValueError if OpenSSL refuses it."""
@@ -42,8 +42,9 @@ class Certificate:
         context.options |= ssl.OP_NO_RENEGOTIATION
         context.set_ciphers(_CIPHERS)
         context.set_alpn_protocols(["h2", "http/1.1"])
-        if self.client_ca:
-            context.load_verify_locations(cadata=self.client_ca.decode("ascii"))
+        if self.client_ca is not None:  # an empty file is an error
+            # Comments of a bundle may have other bytes, and `cadata` must be ASCII.
+            context.load_verify_locations(cadata=self.client_ca.decode("ascii", "ignore"))
             context.verify_mode = ssl.CERT_REQUIRED
         # `load_cert_chain` reads only files. A file in memory has the bytes that were checked, even if the user's file
         # has changed since then.
@@ -82,8 +83,10 @@ def read_certificate(settings: Settings) -> Certificate | None:
             raise ConfigError(f"{name} is not set, but {other} is: set both or neither")
     chain = read_named_file("SVC_TLS_CERT_FILE", str(settings.tls_cert_file))
     key = read_named_file("SVC_TLS_KEY_FILE", str(settings.tls_key_file), is_secret=True)
-    client_ca = settings.tls_client_ca_file and read_named_file("SVC_TLS_CLIENT_CA_FILE", settings.tls_client_ca_file)
-    certificate = Certificate(chain, key, client_ca or b"")
+    client_ca = None
+    if settings.tls_client_ca_file:
+        client_ca = read_named_file("SVC_TLS_CLIENT_CA_FILE", settings.tls_client_ca_file)
+    certificate = Certificate(chain, key, client_ca)
     _check_pair(certificate, settings)
     try:
         certificate.context()

@@ -85,6 +85,10 @@ def garble_ca(issuer: Issuer) -> None:
     issuer.ca.write_text("nothing")
 
 
+def empty_ca(issuer: Issuer) -> None:
+    issuer.ca.write_bytes(b"")
+
+
 def grow(file: str) -> Callable[[Issuer], None]:
     """Return a function that makes a file longer than MAX_BYTES."""
 
@@ -110,6 +114,7 @@ def grow(file: str) -> Callable[[Issuer], None]:
         (grow("key"), f"SVC_TLS_KEY_FILE: .* is larger than {MAX_BYTES} bytes"),
         (grow("ca"), f"SVC_TLS_CLIENT_CA_FILE: .*ca.pem is larger than {MAX_BYTES} bytes"),
         (garble_ca, "SVC_TLS_CERT_FILE: TLS cannot use .*ca.pem"),
+        (empty_ca, "SVC_TLS_CERT_FILE: TLS cannot use .*ca.pem: Empty certificate data"),
     ],
 )
 def test_files_that_cannot_be_used_are_refused(tmp_path: Path, harm: Callable[[Issuer], None], text: str) -> None:
@@ -118,6 +123,13 @@ def test_files_that_cannot_be_used_are_refused(tmp_path: Path, harm: Callable[[I
     harm(issuer)
     with pytest.raises(ConfigError, match=text):
         read_certificate(issuer.settings(clients=issuer))
+
+
+def test_comments_of_a_bundle_may_have_any_bytes(tmp_path: Path) -> None:
+    """Bundles name authorities such as "Főtanúsítvány" above their certificates."""
+    issuer = Issuer(tmp_path)
+    issuer.ca.write_bytes("# Főtanúsítvány\n".encode() + b"# \xff\n" + issuer.ca.read_bytes())
+    assert len(issuer.tls(clients=issuer).context.get_ca_certs()) == 1
 
 
 @pytest.mark.parametrize(
