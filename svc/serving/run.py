@@ -240,13 +240,14 @@ async def _renew_keys(
     try:
         # All are read before any is replaced, so an invalid file leaves no half of the new keys.
         keys, api_keys, certificate = await trio.to_thread.run_sync(_read_keys, options, state.settings)
-    except (ConfigError, RuntimeError) as error:  # RuntimeError if the system cannot start another thread
+        if state.tls is not None and certificate is not None:
+            state.tls.replace(certificate)
+    except (ConfigError, RuntimeError, OSError) as error:
+        # RuntimeError if the system cannot start another thread, OSError if descriptors are lacking.
         logs.emit(events.KEYS_RELOAD_FAILED, error=str(error))
         return
     loader.keys = keys
     state.auth.replace(api_keys)
-    if state.tls is not None and certificate is not None:
-        state.tls.replace(certificate)
     if fleet is not None:
         fleet.tell("keys", api_keys)
         if certificate is not None:

@@ -319,3 +319,16 @@ async def test_workers_get_the_new_keys_and_the_new_certificate(
     assert told == [("keys", {"k": "1"})] + ([("certificate", "c")] if certificate else [])
     if certificate:
         state.tls.replace.assert_called_once_with(certificate)
+
+
+async def test_a_certificate_without_a_descriptor_replaces_nothing(
+    records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error would end the whole server. Its context is made in a file in memory, which takes a descriptor."""
+    options, state, loader, watcher, fleet = (mock.Mock() for _ in range(5))
+    monkeypatch.setattr(run, "_read_keys", lambda *_: (development_keys(), {"k": "1"}, "c"))
+    state.tls.replace.side_effect = OSError(24, "Too many open files")
+    await run._renew_keys(options, state, loader, watcher, fleet)
+    assert "Too many open files" in records.of("keys_reload_failed")[0]["error"]
+    assert not state.auth.replace.called
+    assert not fleet.tell.called
