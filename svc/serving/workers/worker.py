@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import trio
 
-from svc import logs
+from svc import events, logs
 from svc.metrics import Metrics
 from svc.processes import SealedMemory, SharedPage
 from svc.serving import process
@@ -183,8 +183,11 @@ class Worker:
     def _use_certificate(self, certificate: Certificate) -> None:
         if self._state.tls is None:
             self._state.tls = Tls(certificate)
-        else:
+            return
+        try:
             self._state.tls.replace(certificate)
+        except OSError as error:  # descriptors are lacking, and the error would end all connections of this worker
+            logs.emit(events.KEYS_RELOAD_FAILED, error=str(error))
 
     def _drain(self) -> None:
         self._state.draining = True

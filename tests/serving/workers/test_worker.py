@@ -8,6 +8,7 @@ import socket
 import weakref
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -30,6 +31,7 @@ from svc.serving.workers.rates import CELLS_BYTES
 from svc.serving.workers.worker import Ends, Worker
 from svc.settings import Settings
 from tests.serving.artifacts import factor_model, served_model
+from tests.serving.certificates import Issuer
 from tests.serving.freed import freed
 from tests.serving.workers.test_package import load, prepare
 
@@ -100,6 +102,26 @@ async def test_a_worker_that_ends_before_accepting_does_not_use_the_listener() -
             nursery.start_soon(Worker(Ends(theirs, listener, page, cells, SharedPage.of(8)), Settings()).run)
             await channel.send(control, (1, "end"))
     assert log == []
+
+
+async def test_a_worker_without_a_descriptor_keeps_its_certificate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error would end the worker with all of its connections."""
+    structlog.reset_defaults()
+    certificate = Issuer(tmp_path).certificate()
+    control, theirs = channel.pair()
+    page, cells = SharedPage.of(1 << 16), SharedPage.of(CELLS_BYTES)
+    with control, theirs, socket.socket() as listener, trio.fail_after(20), capture_logs() as log:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(Worker(Ends(theirs, listener, page, cells, SharedPage.of(8)), Settings()).run)
+            await channel.send(control, (1, "certificate", certificate))
+            assert await channel.hear(control) == [1]
+            monkeypatch.setattr(os, "memfd_create", mock.Mock(side_effect=OSError(24, "Too many open files")))
+            await channel.send(control, (2, "certificate", certificate))
+            assert await channel.hear(control) == [2]
+            await channel.send(control, (3, "end"))
+    assert [record["error"] for record in log] == ["[Errno 24] Too many open files"]
 
 
 async def test_a_worker_ends_with_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
