@@ -80,7 +80,10 @@ def test_a_request_without_memory_gets_500_and_others_are_answered(home: Path) -
     write_artifact(home.parent / "large.svc", factor_model(300, 100_000, 16))
     bulk = {"requests": [{"user_id": f"u{number}", "limit": 1000} for number in range(256)]}
     with Server(home, env={"SVC_WATCH_INTERVAL": "30", **LEAN}, fresh=True) as server:
-        assert server.recommend("large").status_code == 200
+        # Starts the threads, whose stacks would not fit under the cap.
+        for name in ("large", "a"):
+            small = server.client.post(f"/v1/recipes/{name}:batch-recommend", json={"requests": bulk["requests"][:2]})
+            assert (small.status_code, server.recommend(name).status_code) == (200, 200)
         with memory_capped(server.process.pid, 8 * MIB):
             answer = server.client.post("/v1/recipes/large:batch-recommend", json=bulk)
             assert (answer.status_code, answer.json()["code"]) == (500, "INTERNAL_ERROR")
