@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
@@ -259,9 +259,10 @@ def column_hints(loaded: LoadedRecipe, context: SourceContext) -> list[Doubt]:
         used = {*(context.columns or ()), *loaded.recipe.schema_.time_columns}
         compared = _columns_not_hidden(loaded.recipe.cleansing)
         # A column that `cleansing.where` compares is looked at again, because it may hold ratings to hide.
+        schema = loaded.recipe.schema_
+        ids = [frame[name] for name in (schema.user_column, schema.item_column) if name in frame]
         for column in (column for name, column in frame.items() if name not in used - compared):
-            hint = _hint(column, str(column.name), is_used=column.name in used)
-            if hint is not None and (hint.code == "amounts_below_zero" or _is_of_rows(column, frame, loaded.recipe)):
+            if hint := _hint(column, str(column.name), ids, is_used=column.name in used):
                 hints.setdefault(hint.code, hint)
     return list(hints.values())
 
@@ -313,19 +314,17 @@ def _columns_not_hidden(cleansing: Cleansing) -> set[str]:
     return {name for name in where.compared - hidden if where.kinds[name] == NUMBER}
 
 
-def _is_of_rows(column: pd.Series, frame: pd.DataFrame, recipe: Recipe) -> bool:
-    """Return False if the column describes users or items: it has one value for each of them, unlike a rating."""
-    for name in {recipe.schema_.user_column, recipe.schema_.item_column} & {*frame.columns}:
-        groups = column.groupby(frame[name], observed=True)
-        if groups.size().max() > 1 and groups.nunique().max() <= 1:
-            return False
-    return True
+def _describes(column: pd.Series, ids: pd.Series) -> bool:
+    """Return whether the column has one value for each of the users or items `ids`, unlike a rating."""
+    groups = column.groupby(ids, observed=True)
+    return bool(groups.size().max() > 1 and groups.nunique().max() <= 1)
 
 
-def _hint(column: pd.Series, name: str, *, is_used: bool) -> Doubt | None:
+def _hint(column: pd.Series, name: str, ids: Sequence[pd.Series], *, is_used: bool) -> Doubt | None:
     """Return the hint about a column, or None if its values look neither like ratings nor like amounts.
 
-    `is_used` is True if `cleansing.where` uses the column, and False if the recipe does not use it.
+    `ids` has the columns of users and items. `is_used` is True if `cleansing.where` uses the column, and False if the
+    recipe does not use it.
     """
     # Sources return ids alone as categories.
     if isinstance(column.dtype, pd.CategoricalDtype):
@@ -340,7 +339,7 @@ def _hint(column: pd.Series, name: str, *, is_used: bool) -> Doubt | None:
     median = float(numbers.median())
     is_count = (median <= 1 and values[-1] > 2) or (median == 0 and len(values) > 2)  # the second: mostly no discount
     is_rating = 1 < len(values) <= MOST_VALUES and values[0] >= 0 and values[-1] <= LARGEST_VALUE
-    if not is_rating or is_count:
+    if not is_rating or is_count or any(_describes(column, own) for own in ids):
         return None
     if is_used:
         return Doubt(
